@@ -97,7 +97,8 @@ def secret_values(tree: Any) -> frozenset[str]:
 
 
 def private_values(tree: Any) -> frozenset[str]:
-    """The same for `env.yaml`, whose texts are secret unless they plainly are something else."""
+    """The same for `env.yaml`, whose texts are secret unless they plainly are something else: its
+    keys are free names, such as `my_pw`, and nothing else shows what is secret."""
     return _long_enough(_private(tree, "")) | secret_values(tree)
 
 

@@ -32,7 +32,8 @@ SPENT_HEADER = "x-rollout-spent"
 refusals by a rate limit."""
 
 STATS_HEADER = "x-rollout-stats"
-"""Name of the HTTP reply header with the statistics: a JSON object, in ASCII."""
+"""Name of the HTTP reply header with the statistics: a JSON object, in ASCII. It is a header so
+that a response, also a recorded one, contains what the model said and no measurements."""
 
 TURNS_HEADER = "x-rollout-turns"
 """Name of the HTTP header of a request for a rollout whose turns are stored: the number of bytes of

@@ -10,6 +10,9 @@ With or without token ids, the item has `policy_version_first` and `policy_versi
 model server knows the version of its weights: those in use when the turn began and when it ended.
 If they differ and the engine tells which token has which, `policy_version_spans` says so: a list of
 `[start, end, version]` over the turn's generation.
+
+Token ids travel on the items, not in a model server's memory. So they survive restarts and work
+with replicas, and an agent that edits the conversation cannot get the tokens of another one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

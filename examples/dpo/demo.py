@@ -1,4 +1,5 @@
-"""Run the commands of docs/from-rollouts-to-dpo.md, and print what each says.
+"""Run the commands of docs/from-rollouts-to-dpo.md, and print what each says. A test runs them too,
+so the guide cannot differ from what is measured.
 
 python examples/dpo/demo.py [--folder results/dpo] [--small]
 """

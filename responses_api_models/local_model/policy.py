@@ -23,7 +23,8 @@ class Policy:
 
 
 class Succession:
-    """The policy in use, and the one before it while requests end there: at most two engines."""
+    """The policy in use, and the one before it while requests end there: at most two engines. So
+    an update delays no request, and no response mixes two policies."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

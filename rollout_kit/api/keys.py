@@ -1,6 +1,7 @@
 """The keyword arguments of `collect`, `reverify` and `servers`, for type checkers and editors.
 
 `config.keys` defines each key: its default, its bounds, and one sentence. A test compares the two.
+They are repeated here because type checkers read no keyword arguments from a pydantic model.
 """
 
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`<stem>.d/runs.ndjson`: where each run's rollouts come from. A run appends a line when it starts
 and one when it ends; nothing is ever changed, so a line without an end is a run that was killed.
+
+Its name does not end in `.jsonl`, so that `cat rollouts_*.jsonl` prints rollouts only.
 """
 
 import hashlib

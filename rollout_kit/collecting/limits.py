@@ -1,4 +1,7 @@
-"""The limits of one run on money, tokens and time; whatever reaches one ends the run."""
+"""The limits of one run on money, tokens and time; whatever reaches one ends the run.
+
+They count per run, so the command that a run prints continues it without changes.
+"""
 
 import asyncio
 from typing import Protocol

@@ -1,7 +1,7 @@
 """Stored responses as a source of attempts, and who verifies them.
 
 Neither an agent nor the policy model is started: the configuration of an agent names its resources
-server.
+server. So a machine that only verifies needs no API key and no weights.
 """
 
 from collections import Counter

@@ -194,7 +194,7 @@ LATER, END = Later(), End()
 
 
 class Source(Protocol):
-    """Where attempts come from."""
+    """Where attempts come from. So collection, estimate and re-verification are one loop."""
 
     def next(self) -> Attempt | Later | End: ...
 

@@ -171,7 +171,7 @@ def find_owed(
 
 
 COUNT_FIRST = 50_000
-"""Inputs with more rows are counted while the first requests are under way."""
+"""Inputs with more rows are counted once the first requests are sent, so that these go sooner."""
 
 KEPT_BYTES = 8 << 20
 """The tasks of a smaller file are kept from counting to collecting, so that each is read once."""

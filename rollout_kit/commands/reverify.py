@@ -1,4 +1,7 @@
-"""ng_reverify: stored responses verified again, or for the first time."""
+"""ng_reverify: stored responses verified again, or for the first time.
+
+It writes a new file, so that the input is safe and no line of an output ever changes.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

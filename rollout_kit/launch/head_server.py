@@ -25,7 +25,8 @@ from .run import RunIdentity, keep_token
 
 
 class HeadServer:
-    """Answers from before the first server starts until after the last one has ended.
+    """Answers from before the first server starts until after the last one has ended. So a port in
+    use is reported before minutes of loading, and its end means that all servers have ended.
 
     `values` is the merged configuration with secrets masked. `stop` is called for a request with
     the run's token.

@@ -1,7 +1,7 @@
 """The identity of a running `ng_run`, and its token in a file that only its user can read.
 
-Commands of the same user find the token by the run's id and send it to that run's address only, so
-other users can neither stop the run nor read its configuration.
+Commands of the same user find the token by the run's id, from any folder, and send it to that run's
+address only, so other users can neither stop the run nor read its configuration.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A server process, `python -m rollout_kit.launch.serve`; `fleet` starts it.
 
-The first line of standard input is the plan. The end of standard input means that the parent has
-ended, and ends the process.
+The first line of standard input is the plan, because other processes can read arguments and
+environments. The end of standard input means that the parent has ended, and ends the process.
 """
 
 import asyncio

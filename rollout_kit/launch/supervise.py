@@ -2,7 +2,8 @@
 
 The supervisor notices the end of the process at once, kills what it left behind, and starts it
 again after a pause. It gives up after too many failed starts in a row. It does not know what the
-process is: a subclass starts it, checks whether it is ready, and tells people about it.
+process is: a subclass starts it, checks whether it is ready, and tells people about it. Readiness,
+restarts and giving up are hard to get right, so they exist once.
 """
 
 import asyncio

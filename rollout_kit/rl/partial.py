@@ -1,8 +1,9 @@
 """Turns that were stopped in the middle. The same request of the same rollout goes on from the
 tokens that there are, so that a long answer is not generated twice.
 
-A model server keeps them in memory. They belong to a rollout of one run: a request without a
-rollout, or for a required version of the weights, keeps nothing.
+A model server keeps them in memory, so that no agent carries them. A lost turn costs only its
+generation. They belong to a rollout of one run: a request without a rollout, or for a required
+version of the weights, keeps nothing.
 """
 
 import asyncio

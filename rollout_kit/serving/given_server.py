@@ -1,4 +1,7 @@
-"""Servers that a program gives as objects or classes."""
+"""Servers that a program gives as objects or classes.
+
+They are instances like those of YAML, so the same code wires, checks, describes and places them.
+"""
 
 from __future__ import annotations
 

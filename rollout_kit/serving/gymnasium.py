@@ -174,7 +174,8 @@ class _Session:
 
 
 def observation_item(text: str) -> JsonObject:
-    """An observation as a conversation item."""
+    """An observation as a conversation item: a user message, as in NeMo Gym, so that tools that
+    read its rollouts read ours."""
     part = {"type": "input_text", "text": text}
     return {"type": "message", "role": "user", "content": [part]}
 

@@ -285,7 +285,8 @@ class HostedModel(Model):
             self._open -= 1
 
     async def send(self, asked: Request) -> JsonObject:
-        """Send a request until it is answered, nearly always once."""
+        """Send a request until it is answered. Nearly all are answered at once, and do without the
+        closures and coroutines that retries and outages need."""
         clock = Waited(self.now, self._timeout_s * SHARE_THROTTLED, self._queue)
         await clock.wait_turn()
         began = clock()

@@ -346,7 +346,8 @@ class Model(Service):
         return {**super().describe(), **known, **prices}
 
     async def _answer_client(self, path: str, raw: bytes) -> Any:
-        """Answer a client without a session, as a stream if the request asks for one."""
+        """Answer a client without a session, as a stream if the request asks for one. The stream is
+        made of the complete answer, so that retries, rate limits and token ids keep working."""
         asked: Any = None
         with suppress(orjson.JSONDecodeError):
             asked = orjson.loads(raw)

@@ -1,7 +1,8 @@
 """A process and everything that it started, found in /proc. Standard library only.
 
 Descendants are found by parent, process group and session, and by the mark that they inherit in
-their environment. `python -m rollout_kit.serving.process_tree` is the reaper: it kills the children
+their environment. Nothing else finds daemons, and a sub-reaper would have to reap processes that
+are not ours. `python -m rollout_kit.serving.process_tree` is the reaper: it kills the children
 of a parent that was killed. Lines on its standard input name them: `+pid mark` when one starts,
 `-pid` when it is gone. At the end of the input the parent is dead; the children have GRACE_S to end
 by themselves, then they and their descendants are killed.

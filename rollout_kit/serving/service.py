@@ -114,7 +114,8 @@ def _mark(method: str, path: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a server needs from placement: a process of its own, or more time to become ready."""
+    """What a server needs from placement: a process of its own, or more time to become ready. So
+    vLLM's output, end and restart are handled like those of any other server."""
 
     own_process: bool = False
     ready_timeout_s: float = 0.0
@@ -136,7 +137,8 @@ class Service:
     """Whether a request of this process may be `Asked`, in place of bytes."""
 
     is_restarted = False
-    """Whether an earlier process of this run was this server, and may have described itself."""
+    """Whether an earlier process of this run was this server, and may have described itself. Then
+    each verdict names the verifier, so that edited code never judges under the old name."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -190,7 +192,8 @@ class Service:
         self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         """Context in which this server listens on `sock`. An override with an HTTP server of its
-        own must check each request with `Access`."""
+        own must check each request with `Access`. It may need one to simulate faults of a network,
+        which takes a raw socket, or to cost less than the client that it tests."""
         from .transport.app import served
 
         return served(self.build_app(run_id), sock, token)

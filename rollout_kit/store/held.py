@@ -78,7 +78,8 @@ class HeldFile:
             self._first = self._durable = self.size
 
     def write_all(self, lines: Sequence[bytes]) -> None:
-        """Append lines at once. If there is no room for all of them, append the first ones."""
+        """Append lines at once, as one call takes less time than many. If there is no room for all
+        of them, append the first ones."""
         try:
             self.write(b"".join(lines), len(lines))
         except OutputError:

@@ -1,8 +1,13 @@
 """The index of a file of rollouts: where each line stands, and columns of its numbers and short
 texts, so that a million lines can be filtered and sorted without reading them again.
 
-An index is a cache: deleting it loses nothing. Nothing here decides what a column is used for.
-`columns` has its bytes in memory and on disk.
+An index is a cache: deleting it loses nothing. To continue a million rollouts, a run reads an index
+of 160 MB instead of 3 GB of lines. Nothing here decides what a column is used for. `columns` has
+its bytes in memory and on disk.
+
+It is not SQLite, which needs 0.3 s to filter a million rows and 1.2 s to sort them. With three
+indexed columns SQLite needs 19 µs or more to add a rollout. Where WAL is not possible, a reader
+with a cursor locks writers out.
 """
 
 from __future__ import annotations
@@ -430,7 +435,8 @@ class KeepsInput(Protocol):
 
 class Leading:
     """The leading lines are distinct tasks, without another line between them. All passes over the
-    input share them.
+    input share them. The next run parses only those of them that lack a rollout, because parsing
+    and hashing a million rows takes longer than all else before the first request.
     """
 
     def __init__(self) -> None:

@@ -136,6 +136,7 @@ def _open(path: Path) -> Iterator[Lines]:
 
 
 def _zstd() -> Any:
+    """The module of the standard library, or its backport: both detect truncated files."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
         return import_module(name)

@@ -4,6 +4,9 @@ its text.
 A scope is a list of components, sorted by name: `arm=direct_0,epoch=3`. It is empty if none
 applies. The component `append`, if it is the only one, is written without its name, as in the
 outputs of earlier versions.
+
+The arm is a component, so that an output can get more arms later, and a changed one is refused
+alone.
 """
 
 import re
@@ -64,7 +67,8 @@ def without_arm(scope: str) -> str:
 
 
 class Group(NamedTuple):
-    """All rollouts of a task by one agent: every repeat of every arm."""
+    """All rollouts of a task by one agent: every repeat of every arm. So the arms are judged,
+    compared and exported together."""
 
     task_id: str
     agent: str

@@ -31,7 +31,8 @@ MALFORMED = "an item of its input or output is malformed"
 
 
 class Unfit(Exception):
-    """This format cannot express the rollout; the text is the reason."""
+    """This format cannot express the rollout; the text is the reason. Nothing is approximated,
+    because a trainer would drop or distort it silently."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The verification of groups beside a run: once for each group, when its slots are settled.
 
-It never holds up generation. A group that does not fit into memory, or has rollouts of earlier
-runs, is read from the output again. A failure leaves the group without a score; the next run tries
-again.
+It never holds up generation. No request waits in a server for the others of its group, so a failed
+rollout cannot hang a group, and a retry cannot mix two. A group that does not fit into memory, or
+has rollouts of earlier runs, is read from the output again. A failure leaves the group without a
+score; the next run tries again.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Where running collections are found: a folder of this user, with a socket and a note for each.
 
-Only the user can open the folder, so another one cannot even reach a socket.
+Only the user can open the folder, so another one cannot even reach a socket. It needs neither token
+nor port. The note names a run that was killed or hangs.
 """
 
 import os

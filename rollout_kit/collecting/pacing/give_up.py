@@ -18,7 +18,8 @@ MIN_REFUSED = 8
 """Refusals that show a wrong set-up rather than a wrong row."""
 
 MIN_ALIKE = 8
-"""Attempts that start first and must all fail for the same reason: then every row will."""
+"""Attempts that start first and must all fail for the same reason: then every row will. The first
+failures would not show it: refusals come at once, and answers take long."""
 
 MIN_UNREACHED = 20
 """Rollouts that must fail before an unreachable server ends the run; fewer may be a restart."""

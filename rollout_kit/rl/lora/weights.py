@@ -65,7 +65,8 @@ def write_merged(base: Path, config: JsonObject, adapter: Adapter, dtype: str, o
 
 
 def compare(output: Path, dtype: str, before: Any) -> Difference:
-    """Load what was written and compare it with base and adapter."""
+    """Load what was written and compare it with base and adapter. Log-probs show wrong weights,
+    names, types and tied embeddings alike, whatever wrote them."""
     ids, plain, wanted = before
     with _readable(f"{output} cannot be loaded again"):
         found = _log_probs(_load(output, dtype), ids)

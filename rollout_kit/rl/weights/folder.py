@@ -65,7 +65,8 @@ def _read_signature(folder: Path) -> tuple[int, int, int] | None:
 
 def seal(folder: Path) -> None:
     """Mark a step as finished, with size and checksum of each file. All who may read the folder may
-    read its files."""
+    read its files. They are not synced: by their checksums a step that a power cut has damaged is
+    found and left out."""
     share_files(folder)
     files = {
         str(path.relative_to(folder)): {"size": path.stat().st_size, "blake2b": _checksum(path)}

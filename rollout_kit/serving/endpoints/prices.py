@@ -2,6 +2,9 @@
 
 A price comes from the model server's `prices` or from the table of the package `genai-prices`,
 which works offline. The package is imported only when a hosted model needs a price.
+
+The server that answers a call computes its cost, because tier, cached tokens and length belong to
+one request. Sessions sum it, so judges and failed attempts are included.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Raw completions: one text that the model continues, without a chat template.
 
-The create param `raw_prompt` asks for it; the input is the text. An endpoint answers under
-`/completions`, in a form of its own.
+The create param `raw_prompt` asks for it; the input is the text. So it passes every agent and
+server unchanged, and only the model server needs to know. An endpoint answers under `/completions`,
+in a form of its own.
 """
 
 from collections.abc import Mapping

@@ -279,7 +279,8 @@ def _run(
 
 
 class _Start:
-    """What a child tells before it executes the code: a descriptor of its files, or an error."""
+    """What a child tells before it executes the code: a descriptor of its files, or an error. It
+    has a channel of its own, so that code cannot imitate a broken sandbox."""
 
     def __init__(self) -> None:
         self.files: int | None = None

@@ -129,7 +129,7 @@ class _KnownSessions:
 
 class TurnWriter:
     """Writes the turns of a rollout in front of the reply, as an event stream that begins with the
-    first of them.
+    first of them. So turns need no second connection, and a reply without turns stays as it is.
 
     The request has the stored turns in front of its body; a header names their length.
     """
@@ -278,7 +278,8 @@ def _refusal(error: RolloutError) -> Response:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that tells the request in work when it ends."""
+    """A connection that tells the request in work when it ends. A task that waits for the end would
+    cost each request some time; this costs nothing."""
 
     caller: Caller | None = None
 

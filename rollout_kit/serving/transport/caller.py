@@ -22,7 +22,7 @@ HEADER = "x-rollout-deadline"
 
 HELD_HEADER = "x-rollout-held"
 """Name of the header of an interim reply (102): wait so many seconds longer, as the weights of a
-model change."""
+model change. So a caller need not know which server pauses, nor ask it."""
 
 HUNG_UP = getattr(select, "POLLRDHUP", 0)
 """Poll event of a connection that the other side has ended; only Linux has it."""
@@ -97,7 +97,8 @@ def begin_work_for(caller: Caller) -> None:
 
 
 def deadline_header(timeout_s: float) -> str:
-    """The deadline of a request sent now; it is not after that of the own caller."""
+    """The deadline of a request sent now; it is not after that of the own caller. It is a time of
+    the monotonic clock, because wall clocks differ and jump."""
     deadline, caller = time.monotonic() + timeout_s, _current.get()
     if caller is not None and caller.deadline < deadline:
         deadline = caller.deadline

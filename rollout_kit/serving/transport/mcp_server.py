@@ -2,7 +2,7 @@
 
 A request with a session header belongs to that session, so an agent's MCP client works on the state
 that `/verify` reads. Any other client gets a session of its own, which ends with its MCP session;
-it must use a protocol version that has sessions.
+it must use a protocol version that has sessions, because tools have state.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The user at the other end of a connection on this machine.
 
 Linux lists every TCP socket with its user in `/proc/net/tcp` and `tcp6`. Elsewhere it is not known.
+So the owner's `curl` works without a token, and other users of the machine are refused.
 """
 
 import os

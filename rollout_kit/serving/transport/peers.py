@@ -120,7 +120,8 @@ class Peers:
             raise _unreadable(server, "/verify_group", error) from error
 
     def row_check(self, server: str) -> RowCheck | None:
-        """What checks a row in place of `/seed_session`; None if the server needs a session."""
+        """What checks a row in place of `/seed_session`; None if the server needs a session.
+        Without state, seeding and closing would only repeat the check."""
         if server not in self._row_checks:
             transport = self.transport(server)
             check = transport.row_check() if isinstance(transport, Local) else None

@@ -2,7 +2,8 @@
 
 A model call passes through several layers. Each repeats only the failures that the layer below
 cannot handle: RECONNECT inside one HTTP request, MODEL_REQUEST inside one turn, TURN inside one
-attempt, ATTEMPT inside one rollout. No layer repeats a tool call that may have been executed.
+attempt, ATTEMPT inside one rollout. No layer repeats a tool call that may have been executed. The
+policies stand together because the tries of the layers multiply.
 """
 
 import asyncio

@@ -111,7 +111,8 @@ def read_scores(request: JsonObject, reply: Any) -> JsonObject:
     """What the verifier set: the fields of its reply that the request does not have, or has with
     another value. TypeError or ValueError if the reply is not a JSON object.
 
-    A verdict of this process says which fields those are; nothing else of it is copied.
+    A verdict of this process says which fields those are; nothing else of it is copied. A reply
+    over HTTP cannot say it, as servers of other kinds echo the whole row.
     """
     scores = reply.scores() if isinstance(reply, VerifyResponse) else None
     if scores is not None:
@@ -178,7 +179,8 @@ def request_parser(annotation: Any) -> Callable[[bytes], Any]:
 
 def parse_leniently(parse: Callable[[bytes], T], raw: bytes) -> T:
     """`parse(raw)`. Bytes that a strict parser refuses are mended first: what a model wrote may
-    hold lone surrogates, invalid UTF-8, control characters, NaN, or any number of levels."""
+    hold lone surrogates, invalid UTF-8, control characters, NaN, or any number of levels. Only such
+    requests cost more time."""
     try:
         return parse(raw)
     except ValueError as error:

@@ -35,7 +35,8 @@ EXHAUSTED = ("MemoryError", "RecursionError")
 """Exceptions of a function whose arguments need more memory or stack than a worker has."""
 
 CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL})
-"""Exit statuses of a worker that crashed itself; others, such as SIGKILL, come from outside."""
+"""Exit statuses of a worker that crashed itself; others, such as SIGKILL, come from outside. What
+comes from outside is an error, because it says nothing about the answer."""
 
 TOO_MUCH_CPU = -signal.SIGPROF
 """Exit status of a worker whose call used up its CPU time."""
