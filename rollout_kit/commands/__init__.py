@@ -1,7 +1,7 @@
 """One module per command: its `main` takes the words of the command line, has the work done, and
 returns the exit code.
 
-`config.keys.commands.COMMANDS` lists the commands. `entry` has what all of them share, `drive` and
+`config.commands.COMMANDS` lists the commands. `entry` has what all of them share, `drive` and
 `progress` what the commands share that collect rollouts.
 """
 

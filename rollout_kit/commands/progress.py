@@ -1,6 +1,6 @@
 """What people see while rollouts are collected: a bar on a terminal, lines in a log, or JSON.
 
-Only this module and `cli` print.
+Only modules of this room print.
 """
 
 import json

@@ -1,5 +1,5 @@
 """One collection on several processes or machines: attempts that workers lease from a driver.
 
 Here: the leases, the exchange between driver and workers, and what starts workers. Not here: what
-an attempt does (`collector`), and the servers themselves (`launch`).
+an attempt does (`collecting`), and the servers themselves (`launch`).
 """

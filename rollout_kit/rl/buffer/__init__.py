@@ -2,5 +2,5 @@
 actor and HTTP.
 
 `shelf` decides everything and does no input or output; the memory buffer keeps one, and the Ray
-actor and the HTTP server a memory buffer. `redis.lua` decides the same inside Redis.
+actor and the HTTP server a memory buffer. Redis holds a log of operations, which every client applies to a shelf of its own.
 """
