@@ -2,5 +2,6 @@
 actor and HTTP.
 
 `shelf` decides everything and does no input or output; the memory buffer keeps one, and the Ray
-actor and the HTTP server a memory buffer. Redis holds a log of operations, which every client applies to a shelf of its own.
+actor and the HTTP server a memory buffer. Redis holds a log of operations, which every client
+applies to a shelf of its own.
 """
