@@ -22,7 +22,7 @@ from ..trajectory import ModelCall, pack_turns, versions_of
 from ..types import JsonObject
 from .endpoints.events import response_events
 from .service import ServerConfig, ServerRef, Service, post
-from .transport.conversation import LENGTH_OF_OLD, Asked, Digests, Sender, old_digest
+from .transport.conversation import LENGTH_OF_OLD, Digests, RequestWriter, SplitRequest, old_digest
 from .transport.peers import Peers
 from .transport.retry import TURN, retry
 from .transport.wire import EventStream, parse_object
@@ -232,14 +232,14 @@ class Turns:
         self._stored: dict[str, list[JsonObject]] = {}
         for turn in self._log.stored if self._log else ():
             self._stored.setdefault(turn["request"], []).append(turn["response"])
-        self._unstored: list[tuple[Asked | bytes, JsonObject]] = []
+        self._unstored: list[tuple[SplitRequest | bytes, JsonObject]] = []
         """Requests, and their turns."""
-        self._sender = Sender()
+        self._writer = RequestWriter()
         self._num_resumed = 0
 
     async def ask(self, request: JsonObject) -> JsonObject:
         """Return the response of the next turn; retry as TURN says."""
-        items, asked = request.get("input"), self._sender.write(request)
+        items, asked = request.get("input"), self._writer.write(request)
         self._starts.append((len(items) if isinstance(items, list) else None, self.tool_s))
         if self._stored and (known := self._find_stored(asked)):
             self._num_resumed += 1
@@ -261,7 +261,7 @@ class Turns:
                 await self._store()  # the tools may take long
         return response
 
-    def _find_stored(self, asked: Asked | bytes) -> list[JsonObject] | None:
+    def _find_stored(self, asked: SplitRequest | bytes) -> list[JsonObject] | None:
         """The stored responses to a request."""
         known = self._stored.get(self._digests.of(asked))
         if known is None and any(len(name) == LENGTH_OF_OLD for name in self._stored):
@@ -279,7 +279,7 @@ class Turns:
             if reported is not None:
                 await reported
 
-    async def _ask_model(self, request: Asked | bytes) -> JsonObject:
+    async def _ask_model(self, request: SplitRequest | bytes) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
         lost_before = self._session.lost_s
         self._lost_before, self._tries = sum(lost_before), 1
@@ -317,7 +317,7 @@ class Turns:
         self._session.lose(name, max(0.0, seconds - (lost - self._lost_before)))
         self._lost_before = sum(self._session.lost_s)
 
-    async def _ask_once(self, request: Asked | bytes) -> JsonObject:
+    async def _ask_once(self, request: SplitRequest | bytes) -> JsonObject:
         response = await self._peers.call(self._model, "/v1/responses", request, dict)
         if not isinstance(response.get("output"), list):
             raise PeerError("answered without an 'output' list", server=self._model, retryable=True)

@@ -51,7 +51,7 @@ from .endpoints.requests import RequestForm, read_row
 from .model import RESPONSES, Model, ModelConfig
 from .service import OPERATIONAL
 from .transport.connection import Headers
-from .transport.conversation import PLACE, Asked, Piece, Receiver
+from .transport.conversation import PLACE, Piece, RequestReader, SplitRequest
 from .transport.http import MAX_REPLY_MB, HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
@@ -255,14 +255,14 @@ class HostedModel(Model):
         looks = own.responses, own.handle, own.request
         return looks == (base.responses, base.handle, base.request)
 
-    def _parse(self, route: Route, raw: bytes | Asked) -> Any:
+    def _parse(self, route: Route, raw: bytes | SplitRequest) -> Any:
         """A request; if it continues the last one of its session, with new items only."""
         session = current_session()
         if session is None or route.path != RESPONSES or not self.takes_pieces:
             return super()._parse(route, bytes(raw))
-        return session.conversations.setdefault(self.name, Receiver()).read(raw)
+        return session.conversations.setdefault(self.name, RequestReader()).read(raw)
 
-    def _conversation_of(self, params: JsonObject) -> Receiver | None:
+    def _conversation_of(self, params: JsonObject) -> RequestReader | None:
         """What has read these params, if it has kept all of their items."""
         session = current_session()
         found = session.conversations.get(self.name) if session else None

@@ -134,7 +134,7 @@ class Service:
     """Package that the server imports only when it starts → the `pip install` argument for it."""
 
     takes_pieces = False
-    """Whether a request of this process may be `Asked`, in place of bytes."""
+    """Whether a request of this process may be `SplitRequest`, in place of bytes."""
 
     is_restarted = False
     """Whether an earlier process of this run was this server, and may have described itself. Then

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.items import TrackedList, TrackedObject, tracked
-from rollout_kit.serving.transport.conversation import Asked, Digests, Receiver, Sender, old_digest
+from rollout_kit.serving.transport.conversation import (
+    Digests,
+    RequestReader,
+    RequestWriter,
+    SplitRequest,
+    old_digest,
+)
 from rollout_kit.serving.transport.wire import canonical_request
 
 SCALARS = st.sampled_from(["a", "ü\0", 0, 1, True, False, None, 1.0, 2.5, "]", ",", '"input":['])
@@ -75,7 +81,7 @@ def edit(draw: Callable[[Any], Any], items: list[Any]) -> None:
 @given(st.data())
 def test_a_request_is_written_as_it_is_now(data: st.DataObject) -> None:
     draw = data.draw
-    items, others, sender = draw(st.lists(ITEMS, max_size=3)), draw(OTHERS), Sender()
+    items, others, sender = draw(st.lists(ITEMS, max_size=3)), draw(OTHERS), RequestWriter()
     for _ in range(draw(st.integers(2, 7))):
         match draw(st.sampled_from(["more", "more", "edit", "list", "others", "same", "copies"])):
             case "more":
@@ -96,19 +102,19 @@ def test_a_request_is_written_as_it_is_now(data: st.DataObject) -> None:
 
 
 def test_only_what_is_new_is_encoded() -> None:
-    sender, receiver = Sender(), Receiver()
+    sender, receiver = RequestWriter(), RequestReader()
     items = [tracked({"role": "user", "content": [{"text": f"{number}" * 99}]}) for number in "ab"]
     sender.write({"input": items})
     for number in range(9):
         items = [*items, tracked({"role": "user", "content": f"{number}" * 99})]
         asked = sender.write({"input": items, "n": 1})
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, SplitRequest)
         assert len(receiver.read(asked)["input"]) == (1 if number else 3)
     assert len(asked.pieces) < 9
 
 
 def test_an_edit_in_any_depth_is_noticed_for_good() -> None:
-    sender, item = Sender(), tracked({"content": [{"text": "a", "more": {}}]})
+    sender, item = RequestWriter(), tracked({"content": [{"text": "a", "more": {}}]})
     for _ in range(2):
         sender.write({"input": [item]})
     added: dict[str, Any] = {}
@@ -119,7 +125,7 @@ def test_an_edit_in_any_depth_is_noticed_for_good() -> None:
 
 
 def test_an_item_in_two_conversations_is_right_in_both() -> None:
-    item, senders = tracked({"text": "a"}), (Sender(), Sender())
+    item, senders = tracked({"text": "a"}), (RequestWriter(), RequestWriter())
     for sender in senders:
         for _ in range(2):
             sender.write({"input": [item]})
@@ -140,7 +146,7 @@ def test_copies_are_plain(make: Callable[[Any], Any]) -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    sender = Sender()
+    sender = RequestWriter()
     for _ in range(2):
         with pytest.raises(TypeError, match=r"input\[0\]\.x"):
             sender.write({"input": [{"x": object()}]})
@@ -158,7 +164,7 @@ def change(items: list[Any]) -> list[Any]:
 
 @given(st.data())
 def test_a_receiver_passes_on_what_a_reader_of_the_whole_would(data: st.DataObject) -> None:
-    draw, receiver, sender = data.draw, Receiver(), Sender()
+    draw, receiver, sender = data.draw, RequestReader(), RequestWriter()
     over_http = draw(st.booleans())
     items: list[Any] = draw(st.lists(ITEMS, max_size=2))
     for _ in range(draw(st.integers(2, 6))):
@@ -194,7 +200,7 @@ def test_a_receiver_passes_on_what_a_reader_of_the_whole_would(data: st.DataObje
     ],
 )
 def test_json_that_we_would_not_write_is_read_as_a_whole(odd: bytes) -> None:
-    receiver = Receiver()
+    receiver = RequestReader()
     for raw in (b'{"input":[{"a":1}]}', b'{"input":[{"a":1},{"b":2}]}', odd, odd):
         read = receiver.read(raw)
         whole = read if receiver.asked is None else receiver.read_whole()
@@ -202,7 +208,7 @@ def test_json_that_we_would_not_write_is_read_as_a_whole(odd: bytes) -> None:
 
 
 def test_what_is_no_json_is_refused_and_the_next_request_is_read() -> None:
-    receiver, good = Receiver(), b'{"input":[{"a":1},{"b":2}]}'
+    receiver, good = RequestReader(), b'{"input":[{"a":1},{"b":2}]}'
     for raw in (b'{"input":[{"a":1}]}', b'{"input":[{"a":1}]}'):
         receiver.read(raw)
     for bad in (b'{"input":[{"a":1},]}', b'{"input":[{"a":1}', b'{"input":[{"a":1},{"b":2}]'):
@@ -213,7 +219,7 @@ def test_what_is_no_json_is_refused_and_the_next_request_is_read() -> None:
 
 @given(st.data())
 def test_equal_requests_have_equal_digests_however_they_came_about(data: st.DataObject) -> None:
-    draw, sender, digests = data.draw, Sender(), Digests()
+    draw, sender, digests = data.draw, RequestWriter(), Digests()
     seen: dict[bytes, str] = {}
     items: list[Any] = draw(st.lists(ITEMS, max_size=2))
     for _ in range(draw(st.integers(1, 6))):

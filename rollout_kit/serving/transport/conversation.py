@@ -16,7 +16,7 @@ from ...errors import TaskError
 from ...items import Edits, is_as_it_was
 from ...types import JsonObject
 from .encoding import encode, write
-from .wire import canonical_item, canonical_request, parse_object
+from .wire import bare_items, canonical_request, parse_object
 
 INPUT = "input"
 
@@ -28,7 +28,7 @@ DIGEST_BYTES, LENGTH_OF_OLD = 20, 32
 Piece = bytes | memoryview
 
 
-class Asked:
+class SplitRequest:
     """A request in pieces. Each piece of its items but the first one begins with a comma."""
 
     __slots__ = ("_request", "after", "before", "follows", "name", "new", "old")
@@ -57,7 +57,7 @@ class Asked:
         return b"".join(self.pieces)
 
 
-class Sender:
+class RequestWriter:
     """Writes the requests of one conversation."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Sender:
         self._before = b""
         self._last: object = None
 
-    def write(self, request: JsonObject) -> "Asked | bytes":
+    def write(self, request: JsonObject) -> "SplitRequest | bytes":
         """A request as JSON. The first one is not kept, because most rollouts have no other."""
         self._num_written += 1
         items = request.get(INPUT)
@@ -85,19 +85,22 @@ class Sender:
             self._items = []
             return encode(request)  # raises, with what cannot be written
 
-    def _write(self, request: JsonObject, items: list[Any]) -> Asked:
+    def _write(self, request: JsonObject, items: list[Any]) -> SplitRequest:
         shell = write({**request, INPUT: orjson.Fragment(b"[%b]" % PLACE)})
         before, _, after = shell.partition(PLACE)
         if not self._has(before, items):
             self._items, self._loose, self._pieces, self._last = [], [], [], None
+            self._loose_raw = b"[]"
         added = items[len(self._items) :]
         new = write(added)[1:-1]
         if new and self._pieces:
             new = b"," + new
-        asked = Asked(before, tuple(self._pieces), new, after, self._last)
+        asked = SplitRequest(before, tuple(self._pieces), new, after, self._last)
         self._items += added
-        self._loose += [item for item in added if not is_as_it_was(item, self._edits)]
-        self._loose_raw, self._num_edits = write(self._loose), self._edits.number
+        if loose := [item for item in added if not is_as_it_was(item, self._edits)]:
+            self._loose += loose
+            self._loose_raw = write(self._loose)
+        self._num_edits = self._edits.number
         append(self._pieces, new)
         self._before, self._last = before, asked.name
         return asked
@@ -122,12 +125,12 @@ def append(pieces: list[bytes], new: bytes) -> None:
         pieces[-2:] = [pieces[-2] + pieces[-1]]
 
 
-class Receiver:
+class RequestReader:
     """Reads the requests of one conversation, and makes of them what is passed on."""
 
     def __init__(self) -> None:
-        self.asked: Asked | None = None
-        """The last request; None if it is the first one, or is not written as `Sender` does."""
+        self.asked: SplitRequest | None = None
+        """The last request; None if it is the first one, or is not written as `RequestWriter` does."""
         self._raw = b""
         self._end = 0
         """Offset in it of the bracket after the last item."""
@@ -141,10 +144,10 @@ class Receiver:
         """About how many bytes it keeps."""
         return len(self._raw) + sum(map(len, self._made or ()))
 
-    def read(self, raw: bytes | Asked) -> JsonObject:
+    def read(self, raw: bytes | SplitRequest) -> JsonObject:
         """The request. If it continues the last one, it has new items only; then it is the
         `request` of `asked`."""
-        if isinstance(raw, Asked):
+        if isinstance(raw, SplitRequest):
             self.asked = raw
             return raw.request
         last, self._raw = self._raw, raw
@@ -154,10 +157,12 @@ class Receiver:
         request = parse_object(raw)
         if last and (start := _find_items(request)) and (size := _size(request, raw, start)):
             self._end = start + size
-            self.asked = Asked(raw[:start], (), raw[start : self._end], raw[self._end :], None)
+            self.asked = SplitRequest(
+                raw[:start], (), raw[start : self._end], raw[self._end :], None
+            )
         return request
 
-    def _read_on(self, last: bytes, raw: bytes) -> Asked | None:
+    def _read_on(self, last: bytes, raw: bytes) -> SplitRequest | None:
         """The request if it continues the last one."""
         asked, end = self.asked, self._end
         if asked is None or not raw.startswith(last[:end]):
@@ -172,7 +177,7 @@ class Receiver:
             return None
         self._end = end + is_more + size
         old = (memoryview(raw)[start:end],)
-        return Asked(raw[:start], old, raw[end : self._end], raw[self._end :], asked.name)
+        return SplitRequest(raw[:start], old, raw[end : self._end], raw[self._end :], asked.name)
 
     def read_whole(self) -> JsonObject:
         """The last request with all of its items."""
@@ -208,9 +213,9 @@ class Digests:
         self._of: object = None
         self._items, self._digest = blake2b(digest_size=DIGEST_BYTES), ""
 
-    def of(self, asked: Asked | bytes) -> str:
+    def of(self, asked: SplitRequest | bytes) -> str:
         if isinstance(asked, bytes):
-            asked = Asked(b"", (), asked, b"", None)
+            asked = SplitRequest(b"", (), asked, b"", None)
         if asked.name is self._of:
             return self._digest
         request, goes_on = asked.request, asked.old and asked.follows is self._of
@@ -219,8 +224,9 @@ class Digests:
             request = parse_object(bytes(asked))
         if isinstance(items := request.get(INPUT), list):
             request = {name: value for name, value in request.items() if name != INPUT}
-            for item in items:
-                self._items.update(canonical_item(item) + b"\n")
+            # ends with a comma, so that it is the same for any number of items at a time
+            self._items.update(orjson.dumps(bare_items(items), option=orjson.OPT_SORT_KEYS)[1:-1])
+            self._items.update(b"," if items else b"")
         whole = self._items.copy()
         whole.update(orjson.dumps(request, option=orjson.OPT_SORT_KEYS))
         self._of, self._digest = asked.name, whole.hexdigest()

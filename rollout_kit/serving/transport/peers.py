@@ -30,7 +30,7 @@ from .access import bearer
 from .caller import HEADER as DEADLINE_HEADER
 from .caller import deadline_header
 from .cassette import Cassette
-from .conversation import Asked
+from .conversation import SplitRequest
 from .encoding import NotJson, encode_reply
 from .http import HttpClient, Reply
 from .retry import RECONNECT, retry
@@ -47,7 +47,7 @@ LONG_AGO = "Thu, 01 Jan 1970"
 
 class Transport(Protocol):
     def send(
-        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+        self, path: str, raw: bytes | SplitRequest | None, turn_log: TurnLog | None = None
     ) -> Awaitable[Any]:
         """The reply to one request: an object, or bytes of JSON or text. With None, a GET."""
         ...
@@ -88,7 +88,7 @@ class Peers:
         """
         transport = self._transports.get(server) or self.transport(server)
         raw, cassette = None if body is None else body, self._cassette
-        if raw is not None and type(raw) is not Asked:
+        if raw is not None and type(raw) is not SplitRequest:
             raw = encode(raw)
         if turn_log is not None:
             reply = await transport.send(path, raw, turn_log)
@@ -212,7 +212,7 @@ class Local:
         self, path: str, raw: Any, turn_log: TurnLog | None = None
     ) -> Coroutine[Any, Any, Any]:
         session, body = current_session(), raw
-        if type(raw) is Asked and (session is None or not self.service.takes_pieces):
+        if type(raw) is SplitRequest and (session is None or not self.service.takes_pieces):
             body = bytes(raw)
         if turn_log is not None and session is not None:
             session.turn_log = turn_log
@@ -269,7 +269,7 @@ class Http:
         self._headers = dict(headers or {})
 
     async def send(
-        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+        self, path: str, raw: bytes | SplitRequest | None, turn_log: TurnLog | None = None
     ) -> bytes:
         session = current_session()
         headers = {**self._headers, **_headers(session)}
@@ -315,7 +315,7 @@ class Http:
         self,
         path: str,
         session: Session | None,
-        raw: bytes | Asked | None,
+        raw: bytes | SplitRequest | None,
         headers: dict[str, str],
         turns: TurnReader | None,
     ) -> Reply:
@@ -331,7 +331,7 @@ class Http:
                 return self._client.get(url, headers=headers, timeout_s=self._timeout_s)
             return self._client.post(
                 url,
-                raw.pieces if isinstance(raw, Asked) else raw,
+                raw.pieces if isinstance(raw, SplitRequest) else raw,
                 headers=headers,
                 timeout_s=self._timeout_s,
                 arrived=arrived,

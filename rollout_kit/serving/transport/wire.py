@@ -80,7 +80,7 @@ class Answers(Protocol):
 
     name: str
     takes_pieces: bool
-    """Whether a request of this process may be `Asked`, in place of bytes."""
+    """Whether a request of this process may be `SplitRequest`, in place of bytes."""
 
     async def answer(self, path: str, raw: bytes) -> Any:
         """The reply to one request; RolloutError if it fails."""
@@ -154,15 +154,18 @@ def canonical_request(request: JsonObject) -> bytes:
     agents generate at random."""
     items = request.get("input")
     if isinstance(items, list):
-        request = {**request, "input": [orjson.Fragment(canonical_item(item)) for item in items]}
+        request = {**request, "input": bare_items(items)}
     return orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
 
 
-def canonical_item(item: Any) -> bytes:
-    """The same bytes for equal items of a request."""
-    if isinstance(item, dict) and "id" in item:
-        item = {name: value for name, value in item.items() if name != "id"}
-    return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+def bare_items(items: list[Any]) -> list[Any]:
+    """The items without their ids, which agents generate at random."""
+    return [
+        {name: value for name, value in item.items() if name != "id"}
+        if isinstance(item, dict) and "id" in item
+        else item
+        for item in items
+    ]
 
 
 def request_parser(annotation: Any) -> Callable[[bytes], Any]:
