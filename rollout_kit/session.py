@@ -140,8 +140,8 @@ class Session:
     turn_log: TurnLog | None = None
     """Set for the call of an agent, which takes it."""
     conversations: dict[str, Any] = field(default_factory=dict)
-    """What each model server of this process keeps of the last request (`conversation.RequestReader`),
-    by its name."""
+    """What each model server of this process keeps of the last request, by its name: a
+    `RequestReader`."""
     limits: list[Extendable] = field(default_factory=list)
     """Time limits of all who wait for a call of this session. A model server extends them while
     its weights change."""

@@ -248,15 +248,12 @@ class Turns:
             return known.pop(0)
         if self._unstored:
             await self._store()
-        spent = self._session.spent
-        usd, unpriced = spent.usd, spent.unpriced
         response = await self._ask_model(asked)
-        cost = None if spent.unpriced > unpriced else spent.usd - usd
-        self._calls[-1] = self._calls[-1]._replace(cost_usd=cost)
         if len(self._usages) > 1:  # a short rollout encodes its items again
             response = {**response, "output": list(map(tracked, response["output"]))}
         if self._log is not None:
-            self._unstored.append((asked, {"response": response, "cost_usd": cost}))
+            turn = {"response": response, "cost_usd": self._calls[-1].cost_usd}
+            self._unstored.append((asked, turn))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
         return response
@@ -281,7 +278,8 @@ class Turns:
 
     async def _ask_model(self, request: SplitRequest | bytes) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
-        lost_before = self._session.lost_s
+        lost_before, spent = self._session.lost_s, self._session.spent
+        usd, unpriced = spent.usd, spent.unpriced
         self._lost_before, self._tries = sum(lost_before), 1
         try:
             response = await self._ask_once(request)
@@ -300,11 +298,13 @@ class Turns:
             self._first_s = self._model_s
         self._usages.append(response.get("usage"))
         self._calls.append(
-            _call_of(response)._replace(
+            _call_of(
+                response,
                 start_s=began - self._began,
                 model_s=max(0.0, seconds),
                 waited_s=waited_s,
                 tries=self._tries,
+                cost_usd=None if spent.unpriced > unpriced else spent.usd - usd,
             )
         )
         return response
@@ -360,8 +360,8 @@ class Turns:
         ]
 
 
-def _call_of(response: JsonObject) -> ModelCall:
-    """What a response tells of the call."""
+def _call_of(response: JsonObject, **known: Any) -> ModelCall:
+    """What a response tells of the call, and what is `known` besides."""
     usage = response.get("usage")
     used: JsonObject = usage if isinstance(usage, dict) else {}
     details = used.get("input_tokens_details")
@@ -378,4 +378,5 @@ def _call_of(response: JsonObject) -> ModelCall:
         finish=finish,
         version=versions.last if versions else None,
         chain=0,
+        **known,
     )

@@ -110,7 +110,7 @@ def test_only_what_is_new_is_encoded() -> None:
         asked = sender.write({"input": items, "n": 1})
         assert isinstance(asked, SplitRequest)
         assert len(receiver.read(asked)["input"]) == (1 if number else 3)
-    assert len(asked.pieces) < 9
+        assert len(asked.pieces) < 9
 
 
 def test_an_edit_in_any_depth_is_noticed_for_good() -> None:
@@ -134,9 +134,11 @@ def test_an_item_in_two_conversations_is_right_in_both() -> None:
         assert bytes(sender.write({"input": [item]})) == b'{"input":[{"text":"b"}]}'
 
 
-@pytest.mark.parametrize(
-    "make", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
-)
+def through_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, through_pickle])
 def test_copies_are_plain(make: Callable[[Any], Any]) -> None:
     item = tracked({"content": [{"text": "a"}]})
     assert type(item) is TrackedObject and type(item["content"]) is TrackedList

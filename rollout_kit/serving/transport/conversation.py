@@ -130,7 +130,7 @@ class RequestReader:
 
     def __init__(self) -> None:
         self.asked: SplitRequest | None = None
-        """The last request; None if it is the first one, or is not written as `RequestWriter` does."""
+        """The last request; None if it is the first one, or is not written as ours are."""
         self._raw = b""
         self._end = 0
         """Offset in it of the bracket after the last item."""
