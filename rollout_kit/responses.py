@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeGuard
-from uuid import uuid4
 
 import orjson
 
 from .items import tracked
+from .session import fresh_id
 
 JsonObject = dict[str, Any]
 """A JSON object that is passed on unread."""
@@ -438,7 +438,7 @@ def make_response(
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid4().hex}"
+    return f"{prefix}_{fresh_id()}"
 
 
 def find_tool_calls(text: str) -> Iterator[tuple[re.Match[str], Item]]:

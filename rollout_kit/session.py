@@ -116,7 +116,7 @@ _drawn: list[str] = []
 os.register_at_fork(after_in_child=_drawn.clear)
 
 
-def _fresh_id() -> str:
+def fresh_id() -> str:
     """An id that cannot be guessed. Safe to call from any thread."""
     while True:
         try:
@@ -129,7 +129,7 @@ def _fresh_id() -> str:
 
 @dataclass(slots=True)
 class Session:
-    id: str = field(default_factory=_fresh_id)
+    id: str = field(default_factory=fresh_id)
     cookies: dict[str, str] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     """Usage of the model calls made in this session."""
@@ -156,7 +156,7 @@ class Session:
     ) -> "Session":
         """A new session whose id starts with the rollout (task id, index) it serves, if any, and
         with a digest of what names its run."""
-        id = _fresh_id()
+        id = fresh_id()
         if rollout is not None and rollout[0].isascii() and rollout[0].isalnum():
             id = f"{rollout[0]}.{rollout[1]}.{_digest(run)}{id}"
         return cls(id, spent=spent or Spent(), limits=[] if limits is None else limits)

@@ -244,4 +244,5 @@ def test_ids_of_items_make_no_difference_and_their_order_does() -> None:
 
     assert digest({"id": "1", "a": 1}) == digest({"a": 1, "id": "2"}) == digest({"a": 1})
     assert digest({"a": 1}, {"b": 1}) != digest({"b": 1}, {"a": 1})
+    assert digest() != Digests().of(b'{"input":null}')
     assert len(digest()) != len(old_digest(b"{}"))

@@ -212,6 +212,8 @@ class Digests:
     def __init__(self) -> None:
         self._of: object = None
         self._items, self._digest = blake2b(digest_size=DIGEST_BYTES), ""
+        self._others, self._canonical = (b"", b""), b""
+        """What stands around the items, as it came and as canonical JSON."""
 
     def of(self, asked: SplitRequest | bytes) -> str:
         if isinstance(asked, bytes):
@@ -223,12 +225,15 @@ class Digests:
             self._items = blake2b(digest_size=DIGEST_BYTES)
             request = parse_object(bytes(asked))
         if isinstance(items := request.get(INPUT), list):
-            request = {name: value for name, value in request.items() if name != INPUT}
             # ends with a comma, so that it is the same for any number of items at a time
             self._items.update(orjson.dumps(bare_items(items), option=orjson.OPT_SORT_KEYS)[1:-1])
             self._items.update(b"," if items else b"")
-        whole = self._items.copy()
-        whole.update(orjson.dumps(request, option=orjson.OPT_SORT_KEYS))
+        whole, others = self._items.copy(), (asked.before, asked.after)
+        if not goes_on or others != self._others:
+            rest = {**request, INPUT: []} if isinstance(items, list) else request
+            self._others = others
+            self._canonical = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)
+        whole.update(self._canonical)
         self._of, self._digest = asked.name, whole.hexdigest()
         return self._digest
 
