@@ -1,6 +1,7 @@
 """Tasks of an iterable as a source of attempts."""
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import suppress
@@ -114,6 +115,8 @@ class StreamSource(TaskSource):
                 if isinstance(task, Malformed):
                     self._check_malformed(task)
                 self.counts += self._count_some([task])
+                if self._contents.pending and not isinstance(task, Malformed):
+                    self._owed.extend(self.find_parked(self.wanted.keys(task)))
                 self._owed.extend(self.find_owed(self._name_malformed([task])))
             elif self._error is not None:
                 raise self._error
@@ -136,7 +139,12 @@ class StreamSource(TaskSource):
             case End():
                 self.is_open_ended = False
                 self._has_ended.set()
+            case None:
+                raise ConfigError("tasks: next() gave None; return a row, END, or a Later")
             case row:
+                if inspect.iscoroutine(row):
+                    row.close()
+                    raise ConfigError("tasks: next() is a coroutine; write it without async")
                 self._waiting.append(row)
         return None
 

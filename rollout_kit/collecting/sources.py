@@ -383,18 +383,18 @@ class TaskSource(RunSource):
             raise ConfigError(f"{self.name}:{first.line}: {first.message}; no row fits the arms")
 
     def _all(self) -> Iterator[Attempt | Later]:
-        contents, only = self._contents, self.wanted.only
-        for key in contents.pending:
-            if not (self.is_of_this_run(key) and key.agent in self.agents):
-                continue
-            if is_named(key, only) and (only or key not in contents.refused):
-                yield self._attempt_parked(key)
+        yield from self.find_parked(self._contents.pending)
         yield from self.find_owed(self._name_malformed(self._tasks()))
 
-    def _attempt_parked(self, key: Key) -> Attempt:
-        line = self._journal.pending_line(key)
-        task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row_of(line))
-        return Attempt(key, task, stored=line, arm=arm_block(line))
+    def find_parked(self, keys: Iterable[Key]) -> Iterator[Attempt]:
+        """Those of this run among `keys` whose response is on disk and waits for its verdict."""
+        contents, only = self._contents, self.wanted.only
+        for key in keys:
+            is_own = self.is_of_this_run(key) and key.agent in self.agents and is_named(key, only)
+            if key in contents.pending and is_own and (only or key not in contents.refused):
+                line = self._journal.pending_line(key)
+                task = Task(key.task_id, line["_ng_task_index"], 0, key.agent, row_of(line))
+                yield Attempt(key, task, stored=line, arm=arm_block(line))
 
     def _tasks(self) -> Iterator[Task | Malformed]:
         """The tasks kept from counting, each released once it is used; or the file again, without
