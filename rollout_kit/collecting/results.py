@@ -47,7 +47,8 @@ def finish(run: Run) -> tuple[JsonObject, Status]:
     counts, source = metrics["counts"], run.source
     missing, ending = source.num_missing(run.tally), run.ending
     without_result = counts["failed"] + counts["unverified"] + counts.get("left_out", 0)
-    if ending is Ending.LIMIT and missing <= without_result:
+    may_ask_more = source.reads_as_asked and source.is_open_ended
+    if ending is Ending.LIMIT and missing <= without_result and not may_ask_more:
         ending = Ending.DONE  # the last rollouts reached it
     tolerated = run.command.max_failed_fraction * (source.counts.planned + source.counts.malformed)
     if ending is not Ending.DONE:
@@ -90,7 +91,9 @@ def cost_of(run: Run) -> JsonObject | None:
 
 def _measure(run: Run, lists_groups: bool) -> JsonObject:
     source, tally = run.source, run.tally
-    num_parked = run.collection.journal.num_parked(source.is_of_this_run)
+    num_parked = tally.unverified  # without an output, only this run knows them
+    if run.collection.paths:
+        num_parked = run.collection.journal.num_parked(source.is_of_this_run)
     metrics = run.metrics.report(
         source.metric_counts(run.metrics, tally, num_parked),
         {
