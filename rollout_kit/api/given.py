@@ -101,7 +101,11 @@ class Given:
             made[one.name] = one
         for name, agent in _named(self.agents):
             one = GivenServer.of(agent, Agent, "agents")
-            made[name or one.name] = one
+            if (name := name or one.name) in made:
+                raise ConfigError(
+                    f"agents: two servers would be called '{name}': give a mapping from names"
+                )
+            made[name] = one
         if running is not None:
             made[POLICY] = _relay(running, self.model)
         elif self.model is not None:

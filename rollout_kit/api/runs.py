@@ -35,7 +35,7 @@ from ..serving.transport.retry import RetryPolicy
 from ..store.files import check_apart
 from ..store.journal import OutcomeSink
 from ..store.load import Rollouts
-from ..types import Failure, JsonObject, Outcome, Rollout
+from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .arguments import read_collect, read_parts, read_reach, read_reverify
 from .given import Environment, Given, Modelled, Verified
 from .keys import CollectKeys, ReverifyKeys
@@ -52,8 +52,9 @@ class Collected(Rollouts):
 
     Iterate over it, take its `len`, or call `to_pandas()`. With an output it reads that file, one
     line at a time, so it has the rollouts of earlier runs too; without one it holds this run's.
-    `metrics` is what the metrics file holds, `status` is 0 if every rollout succeeded, and
-    `failures` are the rollouts of this run that have no result.
+    `metrics` is what the metrics file holds, and `status` is 0 if every rollout succeeded.
+    `failures` are the rollouts of this run that have no result, `unverified` the responses of this
+    run that have no verdict.
 
     Example:
 
@@ -68,10 +69,19 @@ class Collected(Rollouts):
         super().__init__(*([output] if output else []))
         self.failures: list[Failure] = []
         self._own: list[Rollout] = []
+        self._unverified: dict[Key, Unverified] = {}
+
+    @property
+    def unverified(self) -> list[Unverified]:
+        """Responses of this run without a verdict."""
+        return list(self._unverified.values())
 
     def take(self, outcome: Outcome) -> None:
         """Add an outcome of the run."""
-        if isinstance(outcome, Failure):
+        self._unverified.pop(outcome.key, None)
+        if isinstance(outcome, Unverified):
+            self._unverified[outcome.key] = outcome
+        elif isinstance(outcome, Failure):
             self.failures.append(outcome)
         elif isinstance(outcome, Rollout) and not self.paths:
             self._own.append(outcome)
@@ -80,6 +90,8 @@ class Collected(Rollouts):
         """The table of a run that has ended so."""
         assert metrics is not None and status is not None, "the run has ended"
         self.metrics, self.status = metrics, status
+        # a run without rollouts makes no file
+        self.paths = [path for path in self.paths if path.exists()]
         return self
 
     def __iter__(self) -> Iterator[Rollout]:

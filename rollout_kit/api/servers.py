@@ -1,7 +1,7 @@
 """Servers for a program: started from YAML or from objects, or those of a running `ng_run`."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -64,8 +64,10 @@ async def servers(
             table = await rk.collect(rows, servers=servers)
         print(len(table))
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides: expected a list of words, got the text '{overrides}'")
+    if isinstance(overrides, str | Mapping):
+        raise ConfigError(
+            f"overrides: expected a list of words, got {overrides!r:.80}; give a mapping as values="
+        )
     given = Given(model, verify, environment, agents)
     is_some = config_paths or given or values
     if not is_some or not all(isinstance(path, str | Path) and path for path in config_paths):

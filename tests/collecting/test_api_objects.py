@@ -464,3 +464,67 @@ async def test_a_run_that_was_left_is_continued_at_once_with_servers_of_its_own(
     async for _ in rk.collect(ROWS, num_repeats=9, parallelism=1, **given):
         break
     assert len(await rk.collect(ROWS, num_repeats=9, **given)) == 36
+
+
+@in_loop
+async def test_responses_that_wait_for_a_verdict_get_it_though_rows_come_one_by_one() -> None:
+    is_down, num_asked = True, 0
+
+    def ask(params: dict[str, Any]) -> str:
+        nonlocal num_asked
+        num_asked += 1
+        return add(params)
+
+    def judge(task: dict[str, Any], response: dict[str, Any]) -> float:
+        if is_down:
+            raise rk.VerifyError("the judge is down", retryable=False)
+        return is_sum(task, response)
+
+    given: dict[str, Any] = {"model": ask, "verify": judge, "stop_early": False}
+    table = await rk.collect(ROWS, output="out.jsonl", **given)
+    assert len(table) == 0 and len(table.unverified) == 4 and table.status == 2
+    held = await rk.collect(ROWS, **given)
+    assert len(held.unverified) == 4 == held.metrics["counts"]["unverified"]
+    assert num_asked == 8
+    is_down = False
+    table = await rk.collect(ROWS, output="out.jsonl", **given)
+    assert [each.reward for each in table] == [1.0] * 4 and table.status == 0
+    assert num_asked == 8 and table.unverified == [], "the responses are on disk"
+
+
+@in_loop
+async def test_a_limit_that_leaves_rows_is_no_success() -> None:
+    given: dict[str, Any] = {"model": Adder, "verify": is_sum, "parallelism": 1}
+    table = await rk.collect(ROWS, max_total_tokens=20, **given)
+    assert len(table) == 2 and table.status == 3
+    spent = rk.Budget(max_total_tokens=20)
+    assert (await rk.collect(ROWS[:2], limits=spent, **given)).metrics["counts"]["rollouts"] == 2
+    table = await rk.collect(iter(ROWS), limits=spent, **given)
+    assert len(table) == 0 and table.status == 3
+
+
+@in_loop
+async def test_a_source_that_gives_no_row_is_named() -> None:
+    class Nothing:
+        def next(self) -> Any:
+            return None
+
+    class Later:
+        async def next(self) -> Any:
+            return ROWS[0]
+
+    for source, what in ((Nothing(), "None"), (Later(), "a coroutine")):
+        with pytest.raises(rk.ConfigError, match=f"tasks: next.* {what}"):
+            await rk.collect(source, model=add, verify=is_sum)  # type: ignore[arg-type]
+
+
+@in_loop
+async def test_servers_that_would_be_lost_are_named() -> None:
+    for named, what in (
+        ({"agents": [Asking, Asking]}, "two servers would be called 'Asking'"),
+        ({"overrides": {"policy_model": {}}}, "give a mapping as values="),
+    ):
+        given: dict[str, Any] = {"model": add, "verify": is_sum, **named}
+        with pytest.raises(rk.ConfigError, match=what):
+            async with rk.servers(**given):
+                pass
