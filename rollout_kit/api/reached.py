@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import CollectConfig
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from .given import Given
-from .servers import beside, connect, servers
+from .servers import AnyKind, beside, connect, started
 
 Where = Servers | str | Path | Sequence[str | Path]
 """Servers that run, one or several YAML files, or the URL of an `ng_run`."""
@@ -22,6 +23,8 @@ class Reach:
     where: Where | None
     given: Given = field(default_factory=Given)
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: AnyKind = CollectConfig
+    """The command whose servers are started."""
 
     def check(self) -> None:
         """ConfigError if there are no servers, or keys that could have no effect."""
@@ -65,14 +68,8 @@ class Reach:
             async with connect(url) as running, replace(self, where=running).opened() as found:
                 yield found
         else:
-            async with servers(
-                *self._paths(),
-                agents=given.agents,
-                model=given.model,
-                verify=given.verify,
-                environment=given.environment,
-                **self.keys,
-            ) as found:
+            paths = self._paths()
+            async with started(paths, given, self.keys, kind=self.kind) as found:
                 yield found
 
     def _url(self) -> str | None:

@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack, cast
@@ -335,9 +336,12 @@ def collect(
 
 
 def reverify(
-    servers: Where,
-    rollouts: str | Path,
+    rollouts: str | Path | Where,
+    stored: str | Path | None = None,
     *,
+    servers: Where | None = None,
+    verify: Verified | None = None,
+    environment: Environment | None = None,
     output: str | Path | None = None,
     parallelism: int | None = None,
     retry: int | None = None,
@@ -345,22 +349,32 @@ def reverify(
 ) -> Reverifying:
     """Verify stored responses again, without the policy: iterate over the result, or await it.
 
-    - `servers` are those of `collect`; of YAML files, the policy model is not started.
     - `rollouts` is a file that a collection wrote, and `output` another one, to which the new
       verdicts are appended.
+    - `servers`, `verify` and `environment` are those of `collect`. What the run starts itself needs
+      no policy model. A rollout is verified by the agent whose name it has.
     - `parallelism` is the number of verifications in flight, `retry` the number of attempts at one.
     - `keys` are those of `ng_reverify`, such as `stale_only=True`.
 
-    Raises ConfigError here, and ConfigError, OutputError or StopRun during the iteration.
+    `reverify(servers, rollouts)` is accepted too. Raises ConfigError here, and ConfigError,
+    OutputError or StopRun during the iteration.
 
     Example:
 
-        async with rk.servers(model=lambda params: "4", environment="string_match") as servers:
-            await rk.collect(rows, servers=servers, output="stored.jsonl")
-            table = await rk.reverify(servers, "stored.jsonl", output="again.jsonl")
+        await rk.collect(
+            rows, model=lambda params: "4", environment="string_match", output="stored.jsonl"
+        )
+        table = await rk.reverify("stored.jsonl", environment="string_match", output="again.jsonl")
         print(table.metrics["verdicts"])
     """
+    if stored is not None or isinstance(rollouts, Servers):
+        if servers is not None:
+            raise ConfigError("servers: given twice, once before the rollouts: leave one out")
+        where, path = cast(Where, rollouts), stored
+    else:
+        where, path = servers, rollouts
     own: dict[str, Any] = {**keys}
     read_parts(own, parallelism, None, retry, None)
-    reach = read_reach(servers, Given(), own)
-    return Reverifying(reach, read_reverify(rollouts, output, own))
+    reach = read_reach(where, Given(verify=verify, environment=environment), own)
+    command = read_reverify(cast(str, path), output, own)
+    return Reverifying(replace(reach, kind=ReverifyConfig), command)

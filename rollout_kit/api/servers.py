@@ -2,22 +2,25 @@
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
+from ..collecting.cluster.nodes import nodes_for
 from ..collecting.cluster.opening import open_servers
-from ..config.keys import CollectConfig
-from ..config.load import Program, load
+from ..config.keys import CollectConfig, ReverifyConfig
+from ..config.load import Config, Program, load
 from ..errors import ConfigError
-from ..launch.reach import Servers
+from ..launch.reach import Servers, reach
 from ..types import JsonObject
 from .given import Agents, Environment, Given, Modelled, Verified
 from .keys import StartKeys
 
 log = logging.getLogger("rollout_kit")
+
+AnyKind = type[CollectConfig] | type[ReverifyConfig]
 
 
 def log_event(text: str, **fields: Any) -> None:
@@ -69,14 +72,26 @@ async def servers(
             f"overrides: expected a list of words, got {overrides!r:.80}; give a mapping as values="
         )
     given = Given(model, verify, environment, agents)
+    async with started(config_paths, given, {**(values or {}), **keys}, overrides) as found:
+        yield found
+
+
+@asynccontextmanager
+async def started(
+    config_paths: Sequence[str | Path],
+    given: Given,
+    values: JsonObject,
+    overrides: Sequence[str] = (),
+    kind: AnyKind = CollectConfig,
+) -> AsyncIterator[Servers]:
+    """The servers of files and objects that a command of this kind needs."""
     is_some = config_paths or given or values
     if not is_some or not all(isinstance(path, str | Path) and path for path in config_paths):
         raise ConfigError(
             "servers: expected objects, or paths of YAML files, as in servers('a.yaml', 'b.yaml'),"
             f" got {', '.join(map(repr, config_paths)) or 'none'}"
         )
-    program = given.program(config_paths, {**(values or {}), **keys})
-    async with _reach(program, overrides) as found:
+    async with _reach(given.program(config_paths, values), overrides, kind) as found:
         yield found
 
 
@@ -115,18 +130,31 @@ async def beside(running: Servers, given: Given) -> AsyncIterator[Servers]:
 
 
 @asynccontextmanager
-async def _reach(program: Program, words: Sequence[str] = ()) -> AsyncIterator[Servers]:
+async def _reach(
+    program: Program, words: Sequence[str] = (), kind: AnyKind = CollectConfig
+) -> AsyncIterator[Servers]:
     values = {"global_aiohttp_connector_limit": 0, **program.values}
     values = {key: str(one) if isinstance(one, Path) else one for key, one in values.items()}
-    config = load(words, CollectConfig, program=replace(program, values=values))
+    program = replace(program, values=values)
+    if kind is ReverifyConfig:
+        verifying = load(words, ReverifyConfig, program=program)
+        where = reach(verifying, log_event, nodes=nodes_for(verifying))
+    else:
+        where = _reach_for_collections(load(words, CollectConfig, program=program), program)
+    async with where as found:
+        try:
+            yield found
+        finally:
+            found.ended.set()
+
+
+def _reach_for_collections(
+    config: Config[CollectConfig], program: Program
+) -> AbstractAsyncContextManager[Servers]:
     if program.made and config.command.executor != "local":
         names = ", ".join(program.made)
         raise ConfigError(
             f"executor={config.command.executor}: {names} would run in this process only: put its"
             " class into the app.py of a folder, such as resources_servers/my_env, or leave it out"
         )
-    async with open_servers(config, log_event) as found:
-        try:
-            yield found
-        finally:
-            found.ended.set()
+    return open_servers(config, log_event)

@@ -528,3 +528,31 @@ async def test_servers_that_would_be_lost_are_named() -> None:
         with pytest.raises(rk.ConfigError, match=what):
             async with rk.servers(**given):
                 pass
+
+
+@in_loop
+async def test_verifying_again_needs_no_policy_model(folder: Path) -> None:
+    row = {key: value for key, value in STRING_ROW.items() if key != "agent_ref"}
+    await rk.collect([row], model=add, environment="string_match", output="out.jsonl")
+    shipped = "resources_servers/string_match/configs/string_match.yaml"
+    keyless = "responses_api_models/openai_model/configs/openai.yaml"
+    for number, given in enumerate(
+        (
+            {"environment": "string_match"},
+            {"servers": shipped},
+            {"servers": [shipped, keyless]},
+        )
+    ):
+        table = await rk.reverify("out.jsonl", output=f"again{number}.jsonl", **given)
+        assert len(table) == 1 and table.metrics["verdicts"]["same"] == 1
+
+    def is_sum(task: dict[str, Any], response: dict[str, Any]) -> float:
+        return 0.5
+
+    given = {"model": add, "verify": globals()["is_sum"]}
+    await rk.collect(ROWS, output="sums.jsonl", **given)
+    table = await rk.reverify("sums.jsonl", verify=is_sum, output="halves.jsonl")
+    assert [each.reward for each in table] == [0.5] * 4
+    for wrong in ({}, {"verify": add_later, "environment": "string_match"}):
+        with pytest.raises(rk.ConfigError, match=r"servers: none are given|give one of the two"):
+            await rk.reverify("sums.jsonl", output="x.jsonl", **wrong)
