@@ -1,6 +1,7 @@
 """Arguments of a run: from keywords and objects to the keys of its command; ConfigError for one
 that is wrong."""
 
+import inspect
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -134,6 +135,11 @@ def read_parts(
     parts = Parts(sink=sink)
     if sink is not None and not callable(getattr(sink, "append_all", None)):
         raise ConfigError(f"sink: expected an object with append_all(outcomes), got {sink!r:.80}")
+    if sink is not None and inspect.iscoroutinefunction(sink.append_all):
+        raise ConfigError(
+            "sink: append_all is async, and the run does not wait for it: write it without, and"
+            " have it begin a task"
+        )
     if hasattr(parallelism, "record_outcomes"):
         limiter: Any = parallelism
         parts = replace(parts, limiter=limiter)

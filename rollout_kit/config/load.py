@@ -189,7 +189,8 @@ def read(
     merged = Merged()
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
-    for layer in sources.read_layers(paths, cwd, checkout):
+    asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE
+    for layer in sources.read_layers(paths, cwd, checkout, asked_by):
         merged.add(layer)
     merged.replace_servers(program.values, program.made)
     parsed = overrides.parse(words, _text_keys(merged.tree, command, cwd))

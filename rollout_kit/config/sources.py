@@ -180,7 +180,9 @@ class Merged:
         self._forget(override.path)
 
 
-def read_layers(paths: Sequence[str], cwd: Path, checkout: str | None = None) -> list[Layer]:
+def read_layers(
+    paths: Sequence[str], cwd: Path, checkout: str | None = None, asked_by: str = COMMAND_LINE
+) -> list[Layer]:
     """The files in `paths`, each after the files that it includes, then `env.yaml`; each once.
     They are looked up in a checkout of NeMo Gym too."""
     env_file = cwd / ENV_FILE
@@ -189,7 +191,7 @@ def read_layers(paths: Sequence[str], cwd: Path, checkout: str | None = None) ->
     for path in _own_paths(env, ENV_FILE):
         files.collect(path, ENV_FILE)
     for path in paths:
-        files.collect(path, COMMAND_LINE)
+        files.collect(path, asked_by)
     if os.path.realpath(env_file) not in files.seen:
         files.layers.append(Layer(ENV_FILE, env))
     return files.layers

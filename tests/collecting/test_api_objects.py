@@ -303,6 +303,11 @@ async def test_keys_name_files_and_servers_too(folder: Path) -> None:
     assert again.metrics["verdicts"]["same"] == 1
 
 
+class Waiting:
+    async def append_all(self, outcomes: Sequence[Any]) -> None:
+        raise AssertionError("it would never be awaited")
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tasks": ROWS}, "servers: none are given"),
     ({"tasks": ROWS, "servers": "light.yaml", "config_paths": ["a.yaml"]}, "mean the same"),
@@ -315,6 +320,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tasks": ROWS, "model": add, "limits": 5}, "limits: expected a Budget"),
     ({"tasks": ROWS, "model": add, "limits": rk.RolloutLimits(output="x")}, "limits: output"),
     ({"tasks": ROWS, "model": add, "sink": print}, "append_all"),
+    ({"tasks": ROWS, "model": add, "sink": Waiting()}, "append_all is async"),
     ({"tasks": ROWS, "input_jsonl_fpath": "x"}, "given twice"),
     ({"tasks": ROWS, "servers": "x.yaml", "output": "a", "output_jsonl_fpath": "b"}, "the same"),
     ({"tasks": ROWS, "servers": "x.yaml", "buffer": "memory"}, "rollout_kit.rl.collect"),
@@ -344,6 +350,7 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"servers": "light.yaml", "verify": is_sum}, "is_sum: no agent asks this server"),
     ({"model": add, "verify": is_sum, "executor": "processes"}, "this process only"),
     ({"model": add}, "agent"),
+    ({"servers": "none.yaml"}, "none.yaml: no such file, asked for by the program"),
 ]
 
 
