@@ -24,7 +24,7 @@ from ...launch.placement import placement_of
 from ...launch.reach import Servers, reach
 from ...serving.sockets import bound_socket, url_of
 from ...serving.transport.app import served
-from ...serving.transport.conversation import Asked
+from ...serving.transport.conversation import SplitRequest
 from ...serving.transport.loop import beside
 from ...serving.transport.peers import Local, Peers
 from ...serving.transport.wire import Answers
@@ -94,9 +94,9 @@ class OnWorkers(Local):
         return None
 
     async def send(
-        self, path: str, raw: bytes | Asked | None, turn_log: TurnLog | None = None
+        self, path: str, raw: bytes | SplitRequest | None, turn_log: TurnLog | None = None
     ) -> Any:
-        body = bytes(raw) if isinstance(raw, Asked) else raw
+        body = bytes(raw) if isinstance(raw, SplitRequest) else raw
         return await self._leases.call(self.service.name, path, body)
 
 
