@@ -66,6 +66,9 @@ SHARE_THROTTLED = 0.5
 """Share of `request_timeout_s` that one request waits for a rate limit. Then its caller asks again,
 because it may not wait longer for one reply."""
 
+LONG = 64 << 10
+"""Bytes of items from which a request is sent in pieces. To join fewer costs next to nothing."""
+
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
 
@@ -340,7 +343,11 @@ class HostedModel(Model):
                 row["input"] = sent.read_whole()["input"]
         raw = orjson.dumps(self.form.body(row, extra, origin))
         before, has_items, after = raw.partition(PLACE)
-        sent_as: bytes | list[Piece] = [before, *items, after] if has_items else raw
+        sent_as: bytes | list[Piece] = raw
+        if has_items:
+            sent_as = [before, *items, after]
+            if sum(map(len, items)) < LONG:
+                sent_as = b"".join(sent_as)
         return Request(params, model, origin, sent_as, is_completion)
 
     async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:

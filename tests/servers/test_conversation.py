@@ -1,5 +1,6 @@
 """Long conversations: what was encoded, parsed or digested once is never used for anything else."""
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Callable
@@ -11,6 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.items import TrackedList, TrackedObject, tracked
+from rollout_kit.responses import function_call_item, function_call_output, message_item
+from rollout_kit.serving import registry
+from rollout_kit.serving.agent import Turns
+from rollout_kit.serving.hosted_model import LONG
+from rollout_kit.serving.transport.connection import Headers, Reply
 from rollout_kit.serving.transport.conversation import (
     Digests,
     RequestReader,
@@ -18,7 +24,9 @@ from rollout_kit.serving.transport.conversation import (
     SplitRequest,
     old_digest,
 )
+from rollout_kit.serving.transport.peers import Local, Peers
 from rollout_kit.serving.transport.wire import canonical_request
+from rollout_kit.session import Session, entered
 
 SCALARS = st.sampled_from(["a", "ü\0", 0, 1, True, False, None, 1.0, 2.5, "]", ",", '"input":['])
 VALUES = st.recursive(
@@ -246,3 +254,50 @@ def test_ids_of_items_make_no_difference_and_their_order_does() -> None:
     assert digest({"a": 1}, {"b": 1}) != digest({"b": 1}, {"a": 1})
     assert digest() != Digests().of(b'{"input":null}')
     assert len(digest()) != len(old_digest(b"{}"))
+
+
+class Endpoint:
+    """Stands in for the network: keeps the body of each request, and answers with a call."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def post(self, url: str, raw: bytes | list[bytes], **options: Any) -> Reply:
+        self.bodies.append(raw if isinstance(raw, bytes) else b"".join(raw))
+        call = {**function_call_item("look", "{}"), "id": f"fc_{len(self.bodies)}"}
+        output = [message_item("word " * 400), call]
+        return Reply(200, Headers([]), orjson.dumps({"output": output}))
+
+
+class AsBytes(Local):
+    """Passes requests on as they arrive over HTTP."""
+
+    def send(self, path: str, raw: Any, turn_log: Any = None) -> Any:
+        return super().send(path, bytes(raw), turn_log)
+
+
+@pytest.mark.parametrize("transport", [Local, AsBytes])
+def test_an_endpoint_gets_every_turn_as_a_whole(transport: type[Local]) -> None:
+    cls: Any = registry.load("responses_api_models", "openai_model")
+    settings = {"openai_base_url": "http://model/v1", "openai_model": "m"}
+    model = cls(cls.Config.model_validate(settings), Peers({}), "policy_model")
+    model._http = endpoint = Endpoint()
+    row = {"tools": [{"type": "function", "name": "look"}], "temperature": 0.5}
+
+    async def talk() -> None:
+        turns = Turns(Peers({"policy_model": transport(model)}), "policy_model")
+        items: list[Any] = [{"role": "user", "content": "Begin."}]
+        for number in range(60):
+            if number == 45:
+                items[20]["id"] = "edited"
+            before = orjson.dumps(items)
+            response = await turns.ask({**row, "input": items})
+            sent = orjson.loads(endpoint.bodies[-1])
+            assert sent == {"model": "m", **row, "input": orjson.loads(before)}
+            items = [*items, *response["output"]]
+            items.append(function_call_output(items[-1]["call_id"], f"{number}"))
+
+    with entered(Session()):
+        asyncio.run(talk())
+    assert len(endpoint.bodies[-1]) > LONG
+    assert b'"edited"' in endpoint.bodies[-1]
