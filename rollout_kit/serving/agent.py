@@ -16,7 +16,7 @@ import orjson
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..items import tracked
 from ..responses import function_calls, sum_usage, without_provider_data
-from ..session import LOST_TIMES, Session, current_session, entered
+from ..session import LOST_TIMES, TURNS, Session, current_session, entered
 from ..time_limit import running_loop, within
 from ..trajectory import ModelCall, pack_turns, versions_of
 from ..types import JsonObject
@@ -214,7 +214,6 @@ class Turns:
         self.num_calls = 0
         self.tool_s = 0.0
         self._peers, self._model = peers, model
-        self._model_s = self._first_s = 0.0
         self._usages: list[Any] = []
         self._calls: list[ModelCall] = []
         """The calls so far, without where they end and the time of their tools."""
@@ -240,15 +239,17 @@ class Turns:
     async def ask(self, request: JsonObject) -> JsonObject:
         """Return the response of the next turn; retry as TURN says."""
         items, asked = request.get("input"), self._writer.write(request)
-        self._starts.append((len(items) if isinstance(items, list) else None, self.tool_s))
+        start = len(items) if isinstance(items, list) else None, self.tool_s
         if self._stored and (known := self._find_stored(asked)):
             self._num_resumed += 1
             self._usages.append(known[0].get("usage"))
             self._calls.append(_call_of(known[0]))
+            self._starts.append(start)
             return known.pop(0)
         if self._unstored:
             await self._store()
         response = await self._ask_model(asked)
+        self._starts.append(start)
         if len(self._usages) > 1:  # a short rollout encodes its items again
             response = {**response, "output": list(map(tracked, response["output"]))}
         if self._log is not None:
@@ -293,9 +294,6 @@ class Turns:
             for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):
                 self._lost_s[name] = self._lost_s.get(name, 0.0) + after - before
                 seconds -= after - before
-        self._model_s += max(0.0, seconds)
-        if not self._usages:
-            self._first_s = self._model_s
         self._usages.append(response.get("usage"))
         self._calls.append(
             _call_of(
@@ -326,26 +324,27 @@ class Turns:
     def finish(self, last: JsonObject, output: list[JsonObject], finish_reason: str) -> JsonObject:
         """Put the statistics into the session; return the response of the whole rollout: the last
         turn's, with every item and the sum of usage."""
-        stats = {
-            "num_turns": len(self._usages),
+        model_s = [call.model_s for call in self._calls if call.model_s is not None]
+        stats: JsonObject = {
+            "num_turns": len(self._calls),
             "num_tool_calls": self.num_calls,
-            "model_s": self._model_s,
+            "model_s": sum(model_s, 0.0),
             "tool_s": self.tool_s,
             "finish_reason": finish_reason,
         }
-        if turns := pack_turns(self._finished_calls(len(output))):
-            stats["turns"] = turns
+        if turns := pack_turns(self._end_calls(len(output))):
+            stats[TURNS] = turns
         if self._num_resumed:
             stats["resumed_turns"] = self._num_resumed
-        elif len(self._usages) > 1:
-            stats["first_turn_s"] = self._first_s
+        elif len(model_s) > 1:
+            stats["first_turn_s"] = model_s[0]
         for name in LOST_TIMES:  # of the turns only, without those of models that tools called
             self._session.stats.pop(name, None)
         stats |= {name: seconds for name, seconds in self._lost_s.items() if seconds}
         self._session.stats |= stats
         return {**last, "output": output, "usage": sum_usage(self._usages)}
 
-    def _finished_calls(self, num_items: int) -> list[ModelCall]:
+    def _end_calls(self, num_items: int) -> list[ModelCall]:
         """The calls, each with where it ends in the output and the time of its tools."""
         first = self._starts[0][0] if self._starts else None
         ends = [*self._starts[1:], (None if first is None else first + num_items, self.tool_s)]

@@ -18,9 +18,10 @@ from rollout_kit.api.testing import (
     mount,
     run_virtual,
 )
-from rollout_kit.errors import PeerError, RolloutError, SessionLost
-from rollout_kit.responses import make_response, reasoning_item
+from rollout_kit.errors import ModelError, PeerError, RolloutError, SessionLost
+from rollout_kit.responses import make_response, message_item, reasoning_item
 from rollout_kit.serving import registry
+from rollout_kit.serving.agent import Turns
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.session import Session, entered
 from rollout_kit.trajectory import pack_turns, read_turns
@@ -220,3 +221,25 @@ def test_each_call_of_the_model_is_told_in_arrays(over: Over) -> None:
         assert told == pytest.approx(stats[name], abs=2e-3)
     assert "version" not in stats["turns"] and "by" not in stats["turns"]
     assert pack_turns(turns) == stats["turns"]
+
+
+def test_an_agent_may_end_with_what_it_has_after_a_call_that_failed() -> None:
+    def answer(params: JsonObject) -> Any:
+        if len(params["input"]) > 1:
+            raise ModelError("no", status=400, retryable=False)
+        return "first"
+
+    async def main() -> None:
+        async with mount({"policy_model": lambda peers, name: ScriptedModel(answer)}) as peers:
+            turns = Turns(peers, "policy_model")
+            asked = [message_item("hi")]
+            first = await turns.ask({"input": asked})
+            with pytest.raises(ModelError):
+                await turns.ask({"input": asked + first["output"]})
+            turns.finish(first, first["output"], "stop")
+
+    session = Session()
+    with entered(session):
+        run_virtual(main())
+    assert session.stats["num_turns"] == 1
+    assert [each.to for each in read_turns(session.stats["turns"])] == [1]
