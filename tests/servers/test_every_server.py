@@ -40,17 +40,13 @@ def examples(name: str) -> list[JsonObject]:
     return read_rows(ROOT / "resources_servers" / name / "data/example.jsonl")
 
 
-LARGE = {"vllm_model": "everything in which it differs from a hosted model, in one class"}
-"""Servers with a larger `app.py`, and why."""
-
-
 @pytest.mark.parametrize(("kind", "name"), SERVERS)
 def test_a_server_s_folder_is_complete(kind: str, name: str) -> None:
     folder = ROOT / kind / name
     assert (folder / "README.md").exists()
     assert list((folder / "tests").glob("test_*.py"))
     assert list((folder / "configs").glob("*.yaml"))
-    assert (folder / "app.py").read_text().count("\n") <= (500 if name in LARGE else 250)
+    assert (folder / "app.py").read_text().count("\n") <= 250
     if kind == "resources_servers":
         assert len(examples(name)) >= 5
         assert (folder / f"configs/{name}.yaml").exists()
