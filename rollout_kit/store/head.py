@@ -5,7 +5,7 @@ names that filters know, and the reference.
 """
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from ..types import HeadField, RolloutInfo
@@ -13,7 +13,7 @@ from ..types import HeadField, RolloutInfo
 OF_NUMBER = frozenset({int, float, type(None)})
 """Types of which a field that must be a number is made."""
 
-DEFAULTS: Mapping[str, Any] = {"attempt": 1, "replay_differences": 0, "finish_reason": None}
+DEFAULTS: Mapping[str, Any] = {"attempt": 1, "replay_differences": 0}
 """Values of fields that a line lacks, where it is not None for a number and "" for a text."""
 
 
@@ -74,11 +74,6 @@ NUMBER_COLUMNS = tuple(field.name for field in COLUMNS if field.is_number and no
 def values_of(names: tuple[str, ...]) -> Callable[[RolloutInfo], tuple[Any, ...]]:
     """A function that gives the values of two or more fields of a head."""
     return itemgetter(*map(RolloutInfo._fields.index, names))
-
-
-def attributes_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives two or more attributes of an object."""
-    return attrgetter(*names)
 
 
 def describe() -> list[tuple[str, str, str]]:

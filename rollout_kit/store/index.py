@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 from zlib import crc32
@@ -57,7 +58,6 @@ from .head import (
     TEXT_COLUMNS,
     USAGE,
     Field,
-    attributes_of,
     values_of,
 )
 from .head import NUMBERS as BLOCK_NUMBERS
@@ -99,9 +99,9 @@ COUNTS_OF_INFO, NUMBERS_OF_INFO = values_of(COUNT_COLUMNS), values_of(NUMBER_COL
 TEXTS_OF_INFO = values_of(TEXT_COLUMNS)
 
 OF_USAGE = tuple(name for name in COUNT_COLUMNS if name in USAGE)
-COUNTS_OF_BLOCK = attributes_of(tuple(each for each in COUNT_COLUMNS if each not in USAGE))
-NUMBERS_OF_BLOCK = attributes_of(NUMBER_COLUMNS)
-TEXTS_OF_BLOCK = attributes_of(TEXT_COLUMNS)
+COUNTS_OF_BLOCK = attrgetter(*(each for each in COUNT_COLUMNS if each not in USAGE))
+NUMBERS_OF_BLOCK = attrgetter(*NUMBER_COLUMNS)
+TEXTS_OF_BLOCK = attrgetter(*TEXT_COLUMNS)
 
 EXACT = 1 << 24
 """Whole numbers below it are exact in a column of seven digits."""
@@ -357,7 +357,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
             ("task_id", str),
             ("rollout_index", index),
             ("scope", str, ""),
-            *((each.name, *_decoded_as(each)) for each in BLOCK_FIELDS),
+            *((each.name, *_choose_type(each)) for each in BLOCK_FIELDS),
             ("scores", list[str], []),
         ],
         gc=False,
@@ -381,7 +381,7 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
     return line
 
 
-def _decoded_as(field: Field) -> tuple[Any, Any]:
+def _choose_type(field: Field) -> tuple[Any, Any]:
     """The type of a field for the decoder, and its default."""
     if field.is_number:
         return float, NAN if field.default is None else float(field.default)

@@ -98,12 +98,8 @@ class Meter:
             return
         info = outcome.info
         attempt, duration, queue, model = info.attempt, info.duration_s, info.queue_s, info.model_s
-        tools, verify, limited, retries = (
-            info.tool_s,
-            info.verify_s,
-            info.rate_limit_s,
-            info.retry_s,
-        )
+        tools, verify, limited = info.tool_s, info.verify_s, info.rate_limit_s
+        retries = info.retry_s
         verify = verify or 0.0
         if is_stored:  # its other times are of an earlier run
             model = tools = limited = retries = queue = 0.0

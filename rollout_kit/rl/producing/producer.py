@@ -341,12 +341,11 @@ async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
     """Context in which the groups of a run go into the buffer that its command names. A buffer in
     memory is served over HTTP, until it is empty."""
     command, source = run.command, run.source
-    assert isinstance(command, CollectConfig) and isinstance(source, EpochSource)
+    assert isinstance(command, CollectConfig) and command.buffer is not None
+    assert isinstance(source, EpochSource)
     async with AsyncExitStack() as stack:
         token = command.auth_token or ""
-        buffer = await stack.enter_async_context(
-            await open_buffer(command.buffer or "", token=token)
-        )
+        buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
         is_mine = isinstance(buffer, MemoryBuffer)
         if is_mine:
             from ..buffer.http import serve_buffer  # other runs need no HTTP server
