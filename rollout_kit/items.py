@@ -87,23 +87,23 @@ class TrackedList(list[Any]):
     sort = _noticing(list.sort)
 
 
-def tracked(item: Any) -> Any:
+def track(item: Any) -> Any:
     """A copy of an item that notices edits; anything else as it is."""
-    return _track(item, Mark()) if type(item) is dict else item
+    return _track_part(item, Mark()) if type(item) is dict else item
 
 
-def _track(value: Any, mark: Mark) -> Any:
+def _track_part(value: Any, mark: Mark) -> Any:
     kind = type(value)
     if kind is dict:
         found: Any = TrackedObject(value)
         for name, part in value.items():
             if type(part) not in SCALARS:
-                dict.__setitem__(found, name, _track(part, mark))
+                dict.__setitem__(found, name, _track_part(part, mark))
     elif kind is list:
         found = TrackedList(value)
         for index, part in enumerate(value):
             if type(part) not in SCALARS:
-                list.__setitem__(found, index, _track(part, mark))
+                list.__setitem__(found, index, _track_part(part, mark))
     else:
         mark.is_edited = True  # a value of this kind may change unnoticed
         return value

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from .items import tracked
+from .items import track
 from .session import fresh_id
 
 JsonObject = dict[str, Any]
@@ -388,7 +388,7 @@ def function_call_output(call_id: str, output: str) -> Item:
         "output": output,
         "status": "completed",
     }
-    return tracked(item)
+    return track(item)
 
 
 def reasoning_item(text: str) -> Item:

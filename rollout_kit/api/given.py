@@ -99,7 +99,7 @@ class Given:
         if self.verify is not None:
             one = _verifier(self.verify)
             made[one.name] = one
-        for name, agent in _named(self.agents):
+        for name, agent in _name_agents(self.agents):
             one = GivenServer.of(agent, Agent, "agents")
             if (name := name or one.name) in made:
                 raise ConfigError(
@@ -171,7 +171,7 @@ def _verifier(given: Verified) -> GivenServer:
     return GivenServer(verifier_of(given))
 
 
-def _named(given: Agents | None) -> Iterable[tuple[str, AgentServer]]:
+def _name_agents(given: Agents | None) -> Iterable[tuple[str, AgentServer]]:
     if given is None:
         return ()
     if isinstance(given, Mapping):

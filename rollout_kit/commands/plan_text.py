@@ -37,10 +37,10 @@ def _of_tasks(source: RunSource) -> Iterator[Note]:
     assert isinstance(source, TaskSource)
     # an endless plan is counted too: its epochs to the one under way
     if source.is_open_ended and source.wanted.num_epochs is not None:
-        yield f"{_task_line(source)} among the first {COUNT_FIRST:,} rows; counting on", {}
+        yield f"{_describe_tasks(source)} among the first {COUNT_FIRST:,} rows; counting on", {}
         return
     figures = source.counts.figures(*OF_TASKS, "malformed")
-    yield _task_line(source), {"event": "plan", **figures}
+    yield _describe_tasks(source), {"event": "plan", **figures}
     if (first := source.counts.first_renamed) is None:
         return
     number, name = source.counts.renamed, "name" if source.counts.renamed > 1 else "names"
@@ -53,7 +53,7 @@ def _of_tasks(source: RunSource) -> Iterator[Note]:
     )
 
 
-def _task_line(source: TaskSource) -> str:
+def _describe_tasks(source: TaskSource) -> str:
     counts, wanted = source.counts, source.wanted
     repeats, num_arms = wanted.common_repeats(source.agents) or 0, len(source.arm_ids) or 1
     is_even = bool(counts.tasks) and counts.planned == counts.tasks * num_arms * repeats
@@ -79,7 +79,7 @@ def _of_stored(source: StoredSource) -> Iterator[Note]:
     figures = source.counts.figures(
         *OF_STORED, "malformed", "without_response", "older", "current", "none"
     )
-    yield _stored_line(source), {"event": "plan", **figures}
+    yield _describe_stored(source), {"event": "plan", **figures}
     if others := len(survey.rows) - source.num_in_scope:
         what = number_of(others, "rollout")
         yield f"{what} under other settings (a 'scope' of their own): not in the metrics", {}
@@ -93,7 +93,7 @@ def _of_stored(source: StoredSource) -> Iterator[Note]:
         yield "… the failures file names further malformed lines", {}
 
 
-def _stored_line(source: StoredSource) -> str:
+def _describe_stored(source: StoredSource) -> str:
     counts = source.counts
     kinds = {
         "with an older verifier's verdict": counts.older,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import orjson
 
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
-from ..items import tracked
+from ..items import track
 from ..responses import function_calls, sum_usage, without_provider_data
 from ..session import LOST_TIMES, TURNS, Session, current_session, entered
 from ..time_limit import running_loop, within
@@ -251,7 +251,7 @@ class Turns:
         response = await self._ask_model(asked)
         self._starts.append(start)
         if len(self._usages) > 1:  # a short rollout encodes its items again
-            response = {**response, "output": list(map(tracked, response["output"]))}
+            response = {**response, "output": list(map(track, response["output"]))}
         if self._log is not None:
             turn = {"response": response, "cost_usd": self._calls[-1].cost_usd}
             self._unstored.append((asked, turn))

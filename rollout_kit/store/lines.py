@@ -368,7 +368,7 @@ class LineHead(NamedTuple):
     verifier: str
 
 
-def typed_head(line: Mapping[str, Any]) -> LineHead | None:
+def parse_head(line: Mapping[str, Any]) -> LineHead | None:
     """None if `key_of` finds no key."""
     if (key := key_of(line)) is None:
         return None

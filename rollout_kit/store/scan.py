@@ -26,8 +26,8 @@ from .lines import (
     Refusal,
     key_of,
     kind_of,
+    parse_head,
     refuse_newer,
-    typed_head,
 )
 from .nemo_gym import is_theirs
 
@@ -161,7 +161,7 @@ class _MainLines:
         else:
             row = parse_line(raw)
             kind = kind_of(row, "rollout") if row is not None else ""
-            head = typed_head(row) if row is not None and kind == "rollout" else None
+            head = parse_head(row) if row is not None and kind == "rollout" else None
         if head is not None:
             self.num_own += 1
             if found.take(head):
@@ -207,7 +207,7 @@ def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -
     newer version wrote it."""
     if kind == NEWER:
         raise refuse_newer(place.path, line_number(place), row)
-    head = typed_head(row)
+    head = parse_head(row)
     if kind == "unverified":
         if head is None or not isinstance(row.get("response"), dict):
             return False

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.items import TrackedList, TrackedObject, tracked
+from rollout_kit.items import TrackedList, TrackedObject, track
 from rollout_kit.responses import function_call_item, function_call_output, message_item
 from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Turns
@@ -35,7 +35,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 ITEMS = st.builds(
-    lambda fields, is_tracked: tracked(fields) if is_tracked else fields,
+    lambda fields, is_tracked: track(fields) if is_tracked else fields,
     st.dictionaries(st.sampled_from(["id", "type", "content", "output"]), VALUES, min_size=1),
     st.booleans(),
 )
@@ -111,10 +111,10 @@ def test_a_request_is_written_as_it_is_now(data: st.DataObject) -> None:
 
 def test_only_what_is_new_is_encoded() -> None:
     sender, receiver = RequestWriter(), RequestReader()
-    items = [tracked({"role": "user", "content": [{"text": f"{number}" * 99}]}) for number in "ab"]
+    items = [track({"role": "user", "content": [{"text": f"{number}" * 99}]}) for number in "ab"]
     sender.write({"input": items})
     for number in range(9):
-        items = [*items, tracked({"role": "user", "content": f"{number}" * 99})]
+        items = [*items, track({"role": "user", "content": f"{number}" * 99})]
         asked = sender.write({"input": items, "n": 1})
         assert isinstance(asked, SplitRequest)
         assert len(receiver.read(asked)["input"]) == (1 if number else 3)
@@ -122,7 +122,7 @@ def test_only_what_is_new_is_encoded() -> None:
 
 
 def test_an_edit_in_any_depth_is_noticed_for_good() -> None:
-    sender, item = RequestWriter(), tracked({"content": [{"text": "a", "more": {}}]})
+    sender, item = RequestWriter(), track({"content": [{"text": "a", "more": {}}]})
     for _ in range(2):
         sender.write({"input": [item]})
     added: dict[str, Any] = {}
@@ -133,7 +133,7 @@ def test_an_edit_in_any_depth_is_noticed_for_good() -> None:
 
 
 def test_an_item_in_two_conversations_is_right_in_both() -> None:
-    item, senders = tracked({"text": "a"}), (RequestWriter(), RequestWriter())
+    item, senders = track({"text": "a"}), (RequestWriter(), RequestWriter())
     for sender in senders:
         for _ in range(2):
             sender.write({"input": [item]})
@@ -148,7 +148,7 @@ def through_pickle(value: Any) -> Any:
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, through_pickle])
 def test_copies_are_plain(make: Callable[[Any], Any]) -> None:
-    item = tracked({"content": [{"text": "a"}]})
+    item = track({"content": [{"text": "a"}]})
     assert type(item) is TrackedObject and type(item["content"]) is TrackedList
     made = make(item)
     assert type(made) is dict and made == item

@@ -17,7 +17,7 @@ from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.index import Index
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import Contents, LinePlace, Refusal, kind_of, rollout_of, typed_head
+from rollout_kit.store.lines import Contents, LinePlace, Refusal, kind_of, parse_head, rollout_of
 from rollout_kit.types import Rollout
 
 
@@ -114,7 +114,7 @@ def plainly(path: Path) -> dict[str, Any]:
             row = None
         row = row if isinstance(row, dict) else None
         kind = "none" if row is None else kind_of(row, "rollout")
-        head = None if row is None else typed_head(row)
+        head = None if row is None else parse_head(row)
         if kind == "rollout" and head and found.take(head):
             continue
         found.idle.add(place.offset)

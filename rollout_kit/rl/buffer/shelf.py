@@ -179,11 +179,11 @@ class Shelf:
         if staleness is not None and self.version is not None and oldest < self.version - staleness:
             return True
         due = [each for each in self.held.values() if each.lease == FREE or each.deadline <= now]
-        if len(due) + len(self.ready) >= self._needed(least):
+        if len(due) + len(self.ready) >= self._count_needed(least):
             return True
         return any(self._verdict(each, staleness) for each in due)
 
-    def _needed(self, least: int) -> int:
+    def _count_needed(self, least: int) -> int:
         return 1 if self.is_finished else max(1, least)
 
     def take(
@@ -194,7 +194,7 @@ class Shelf:
         now, policy = self._clock(), self.policy
         self._sweep(staleness)
         again = self._take_back(now, staleness) if self._next_due <= now else []
-        if len(again) + len(self.ready) < self._needed(least):
+        if len(again) + len(self.ready) < self._count_needed(least):
             return None
         taken = Taken(f"{owner}:{token}", self.version)
         again = again[:number]

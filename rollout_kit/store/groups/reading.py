@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...types import JsonObject, Key
-from ..lines import head_reader, kind_of, typed_head
+from ..lines import head_reader, kind_of, parse_head
 from ..scan import parse_line, read_lines
 from ..scope import Group, group_of
 from ..tasks import BREATH
@@ -59,6 +59,6 @@ def _read_keys(path: Path, size: int) -> Iterator[tuple[Key, int, bytes]]:
             return
         head = read_head(raw)
         if head is None and (row := parse_line(raw)) is not None:
-            head = typed_head(row) if kind_of(row, "rollout") == "rollout" else None
+            head = parse_head(row) if kind_of(row, "rollout") == "rollout" else None
         if head is not None:
             yield head.key, offset, raw

@@ -14,8 +14,8 @@ from ....store.lines import (
     LinePlace,
     head_reader,
     kind_of,
+    parse_head,
     refuse_newer,
-    typed_head,
 )
 from ....store.scan import AT_ONCE, indexed_line, line_number, number_bytes, parse_line
 from ....types import Key
@@ -90,7 +90,7 @@ def _read_line(path: Path, offset: int, raw: bytes, head: LineHead | None) -> Fo
         if (kind := kind_of(line, "rollout")) == NEWER:
             number = line_number(LinePlace(path, offset))
             raise refuse_newer(path, number, line, is_output=False)
-        head = typed_head(line) if kind == "rollout" else None
+        head = parse_head(line) if kind == "rollout" else None
     if head is None or not 0 <= head.key.rollout_index < NONE:
         return None
     return FoundLine(offset, len(raw), crc32(raw), head)
