@@ -28,6 +28,7 @@ ROWS = [{**row(f"q{number}"), "question": f"q{number}"} for number in range(12)]
 VARIES = {
     *("at", "started_at", "created_at", "id", "digest"),
     *("duration_s", "elapsed_s", "queue_s", "verify_s", "model_s", "tool_s", "first_turn_s"),
+    *("start_s", "waited_s"),
     *("bottleneck", "latency_s", "throughput", "usd_per_minute", "parallelism"),
 }
 """Fields that differ from run to run."""

@@ -118,8 +118,8 @@ def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     choice, items = params.get("tool_choice"), params.get("input")
     if type(choice) is str and choice not in TOOL_CHOICES:
         yield "tool_choice", f"expected {', '.join(TOOL_CHOICES)} or a mapping, got '{choice}'"
-    for position, item in enumerate(items) if type(items) is list else ():
-        if type(item) is not dict:
+    for position, item in enumerate(items) if isinstance(items, list) else ():
+        if not isinstance(item, dict):
             yield f"input[{position}]", f"expected a mapping, got {item!r:.80}"
         elif item.get("type", "message") == "message" and item.get("role") not in ROLES:
             role = item.get("role")
