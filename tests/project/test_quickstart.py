@@ -24,6 +24,7 @@ DOCUMENTS = [
     "+responses_create_params.temperature=0",
 ]
 CHANGING = {"started_at", "duration_s", "model_s", "verify_s", "queue_s", "tool_s"}
+CHANGING_IN_TURNS = ("start_s", "model_s", "tool_s", "waited_s")
 
 
 def command(name: str, *argv: str) -> list[str]:
@@ -57,6 +58,8 @@ def lasting(line: dict[str, Any]) -> dict[str, Any]:
     line = json.loads(json.dumps(line))
     for name in CHANGING:
         line["rollout"].pop(name, None)
+    for name in CHANGING_IN_TURNS:
+        line["rollout"]["turns"].pop(name, None)
     line["response"].pop("id")
     line["response"].pop("created_at")
     for item in line["response"]["output"]:
