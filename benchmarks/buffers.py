@@ -19,7 +19,7 @@ from typing import Any
 
 from rollout_kit.rl import Buffer, BufferedGroup, MemoryBuffer, open_buffer, serve_buffer
 from rollout_kit.store.groups.members import HeldLine
-from rollout_kit.store.scan import dump_line
+from rollout_kit.store.lines import dump_line
 
 NUMBER = {"memory": 100_000, "spool": 4_000, "ray": 2_000}
 """Groups of a run; others take 4,000."""

@@ -10,7 +10,7 @@ from . import _moved
 from ._version import __version__ as __version__
 
 _HOMES = {
-    "store.load": "Rollouts load",
+    "store.rollouts": "Rollouts load",
     "api.given": "Endpoint",
     "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from .serving.verify_workers import VerifyWorkersConfig
     from .serving.workers.pool import WorkerPool
     from .store.journal import OutcomeSink
-    from .store.load import Rollouts, load
+    from .store.rollouts import Rollouts, load
     from .types import (
         Failure,
         JsonObject,

@@ -6,6 +6,7 @@ of it is in memory, also if it is compressed.
 
 import os
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import orjson
+
 from .errors import ConfigError
+from .types import JsonObject
 
 MAX_LINE = 256 << 20
 """Bytes of the longest line. The largest reply of a model is as large."""
@@ -23,6 +27,9 @@ MAX_STORED = 1 << 30
 
 PIECE = 1 << 20
 """Bytes of a line that are read at once."""
+
+AT_ONCE = 1 << 18
+"""Bytes per read of a file of lines; large, so that few lines lie across two reads."""
 
 MAX_TEXT = 64 << 20
 """Bytes of the largest file that is read as a whole."""
@@ -106,12 +113,23 @@ def _place(stream: Lines, size: int) -> str:
     try:
         offset = stream.tell() - size
         stream.seek(0)
-        number, left = 1, offset
-        while left and (piece := stream.read(min(left, PIECE))):
-            number, left = number + piece.count(b"\n"), left - len(piece)
+        return _describe(1 + _count_lines(stream, offset), offset)
     except OSError:
         return "a line"
-    return _describe(number, offset)
+
+
+def line_number(path: Path, offset: int) -> int:
+    """The number of the line that begins at an offset, from 1."""
+    with path.open("rb") as stream:
+        return 1 + _count_lines(stream, offset)
+
+
+def _count_lines(stream: Lines, size: int) -> int:
+    """The lines in the next bytes of a stream."""
+    number = 0
+    while size and (piece := stream.read(min(size, PIECE))):
+        number, size = number + piece.count(b"\n"), size - len(piece)
+    return number
 
 
 def _describe(number: int, offset: int) -> str:
@@ -139,3 +157,65 @@ def copy_lines(name: str, source: BinaryIO, target: Writer) -> None:
             length += len(piece)
         if length > MAX_LINE:
             raise LineTooLong(name, _describe(number, offset), MAX_LINE)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that is not blank."""
+    try:
+        with open_file(path, AT_ONCE) as stream:
+            yield from number_bytes(stream)
+    except FileNotFoundError:
+        return
+
+
+def number_bytes(stream: Lines, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that is not blank; `offset` is that of the first. A byte order
+    mark at the start of a file belongs to no line."""
+    for raw in iterate_lines(stream, MAX_STORED):
+        if offset == 0 and raw.startswith(BOM_UTF8):
+            offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
+        if raw and not raw.isspace():
+            yield offset, raw
+        offset += len(raw)
+
+
+def parse_line(raw: bytes) -> JsonObject | None:
+    """The JSON object that a line is; None if it is none."""
+    try:
+        row = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def read_object(path: Path) -> JsonObject:
+    """The JSON object that a file is; empty if there is none."""
+    try:
+        return parse_line(path.read_bytes()) or {}
+    except OSError:
+        return {}
+
+
+def last_line(descriptor: int, size: int) -> bytes:
+    """The bytes after the last newline."""
+    tail = b""
+    block = 1 << 16
+    while size - len(tail) > 0:
+        start = max(0, size - len(tail) - block)
+        chunk = os.pread(descriptor, size - len(tail) - start, start)
+        newline = chunk.rfind(b"\n")
+        if newline >= 0:
+            return chunk[newline + 1 :] + tail
+        tail = chunk + tail
+    return tail
+
+
+def line_at(descriptor: int, offset: int) -> bytes:
+    """The line that begins at an offset."""
+    raw = b""
+    while b"\n" not in raw:
+        chunk = os.pread(descriptor, 1 << 16, offset + len(raw))
+        if not chunk:
+            return raw + b"\n"
+        raw += chunk
+    return raw[: raw.index(b"\n") + 1]

@@ -8,14 +8,15 @@ from typing import Any
 
 from ..config.keys import CompareConfig
 from ..errors import ConfigError, number_of
+from ..reading import read_object
 from ..store.arms.order import ArmOrder
 from ..store.files import OutputPaths
+from ..store.filters.expression import Filter, filtering
 from ..store.outputs import distinct_files_of
-from ..store.scan import read_object
+from ..store.rollouts import BareLine, Candidate
 from ..store.scope import arm_of_key
 from ..types import JsonObject
-from .export.expression import Filter, filtering
-from .export.source import BareLine, Candidate, RolloutSource
+from .export.source import RolloutSource
 from .metrics.paired import Paired, Side, Sides, compare
 
 MAX_SETTINGS = 20

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..reading import parse_line, read_lines, read_object
 from ..store.files import OutputPaths
-from ..store.lines import key_of, kind_of
-from ..store.scan import parse_line, read_lines, read_object
+from ..store.filters.expression import Filter
+from ..store.kinds import key_of, kind_of
 from ..store.scope import parse_scope
 from ..types import JsonObject, Key, Rollout
-from .export.expression import Filter
 from .export.source import RolloutSource
 from .metrics.aggregate import CUT_OFF, Aggregate
 from .metrics.paired import Sides

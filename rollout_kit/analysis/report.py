@@ -13,12 +13,12 @@ from ..config.keys import ReportConfig
 from ..errors import ConfigError, number_of
 from ..responses import content_texts
 from ..store.arms.order import ArmOrder
+from ..store.filters.expression import filtering
 from ..store.lines import now_text
-from ..store.own_tasks import find_earlier_inputs
+from ..store.tasks import find_earlier_inputs
 from ..types import Rollout
 from .comparison import conclude, format_difference
 from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
-from .export.expression import filtering
 from .facts import EXAMPLES, Facts, bins_of, gather
 from .metrics.aggregate import Aggregate
 from .metrics.paired import Side, compare

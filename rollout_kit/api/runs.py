@@ -35,7 +35,7 @@ from ..launch.reach import Servers
 from ..serving.transport.retry import RetryPolicy
 from ..store.files import check_apart
 from ..store.journal import OutcomeSink
-from ..store.load import Rollouts
+from ..store.rollouts import Rollouts
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .arguments import read_collect, read_parts, read_reach, read_reverify
 from .given import Environment, Given, Modelled, Verified

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import OutputError, number_of
-from ..store.lines import Contents
 from ..store.manifest import Manifest, differences, fingerprint_of
+from ..store.scan import Contents
 from ..store.scope import Scope, parse_scope
 from ..types import JsonObject
 

@@ -10,8 +10,7 @@ from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..store.compact import Keys
 from ..store.lines import Malformed
-from ..store.own_tasks import Others, OwnTasks
-from ..store.tasks import agent_name_of
+from ..store.tasks import Others, OwnTasks, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .schedule import End, Later
 

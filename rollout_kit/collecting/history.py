@@ -15,7 +15,8 @@ from uuid import uuid4
 import orjson
 
 from ..errors import OutputError
-from ..store.lines import mark, now_text
+from ..store.kinds import mark
+from ..store.lines import now_text
 from ..store.manifest import versions
 from ..types import JsonObject
 

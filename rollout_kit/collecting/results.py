@@ -2,8 +2,8 @@
 
 from enum import IntEnum
 
+from ..reading import read_object
 from ..store.files import write_json
-from ..store.scan import read_object
 from ..types import JsonObject
 from .pacing.limiter import Adaptive
 from .run import Ending, Run

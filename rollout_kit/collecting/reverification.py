@@ -21,10 +21,9 @@ from ..launch.reach import Servers, reach
 from ..serving.nemo_gym.environment_servers import find_environment_servers
 from ..store.journal import AnyJournal
 from ..store.lines import Malformed, row_of
-from ..store.own_tasks import OwnTasks
 from ..store.scope import Group, arm_of_key, group_of, without_arm
 from ..store.stored import Line, Stored, StoredFile, read_stored_lines
-from ..store.tasks import BREATH
+from ..store.tasks import BREATH, OwnTasks
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .agents import AgentPlan, read_verifier
 from .counts import Counts, RunSource

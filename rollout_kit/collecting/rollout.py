@@ -11,7 +11,8 @@ from time import perf_counter
 
 from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..serving.transport.retry import LOST_ATTEMPT, delay_s
-from ..store.lines import describe_error, info_of, mark_as
+from ..store.kinds import mark_as
+from ..store.lines import describe_error, info_of
 from ..time_limit import HeldTime, running_loop, within
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan

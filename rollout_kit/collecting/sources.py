@@ -19,9 +19,8 @@ from ..store.arms.arm import Arm, order_by_prompt
 from ..store.compact import NumberTable
 from ..store.journal import AnyJournal
 from ..store.lines import Malformed, arm_block, row_of
-from ..store.own_tasks import OwnTasks, read_task_numbers
 from ..store.scope import is_named, parse_scope
-from ..store.tasks import BREATH, NO_AGENT, TaskReader
+from ..store.tasks import BREATH, NO_AGENT, OwnTasks, TaskReader, read_task_numbers
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Say, Task
 from .counts import Counts, RunSource, count
 from .schedule import LATER, Attempts, End, Later

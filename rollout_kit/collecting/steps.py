@@ -31,11 +31,11 @@ from ..serving.transport.peers import Peers
 from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
+from ..store.kinds import mark_as
 from ..store.lines import (
     build_line,
     describe_error,
     info_of,
-    mark_as,
     micros,
     now_text,
     row_of,

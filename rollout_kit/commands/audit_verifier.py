@@ -7,9 +7,9 @@ from pathlib import PurePath
 from ..authoring.audit_report import format_audit
 from ..authoring.audit_stage import audit
 from ..config.keys import AuditConfig
+from ..reading import read_object
 from ..serving.transport import loop
 from ..store.files import check_replaceable, write_json
-from ..store.scan import read_object
 from . import entry
 
 

@@ -168,7 +168,7 @@ def show(found: Any, format_text: Callable[[Any], str], *, as_json: bool) -> Non
 def show_of_files(command: Any, found: dict[str, Any], format_text: Callable[[Any], str]) -> None:
     """Print a result over files of rollouts, and which of them hold tasks of earlier inputs."""
     from ..store.outputs import files_of  # not needed for --help
-    from ..store.own_tasks import find_earlier_inputs
+    from ..store.tasks import find_earlier_inputs
 
     is_whole = command.input_jsonl_fpath is None
     notes = list(find_earlier_inputs(files_of(command.inputs))) if is_whole else []

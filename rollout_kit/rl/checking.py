@@ -15,7 +15,7 @@ from ..config.keys import CheckTokensConfig
 from ..config.load import Config
 from ..errors import ConfigError, RolloutError
 from ..launch.reach import reach
-from ..store.load import load
+from ..store.rollouts import load
 from ..trajectory import SampledTurn, sequences
 from ..types import JsonObject, Rollout, Say
 from .reference import NUM_PARALLEL, Score, score_with

@@ -25,7 +25,7 @@ import orjson
 
 from ..types import JsonObject
 from .head import COUNT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS
-from .lines import SCHEMA
+from .kinds import SCHEMA
 
 COUNTS = ("task_index", "rollout_index", *COUNT_COLUMNS)
 """Columns of whole numbers; exact below 2**24."""

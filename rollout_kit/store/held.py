@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import OutputError
+from ..reading import last_line, number_bytes, parse_line
 from .files import aside, draft_of, is_still, sync_folder
-from .scan import last_line, mark_of, number_bytes, parse_line
+from .kinds import mark_of
 
 READ = 1 << 20
 """Bytes that are copied at a time."""

@@ -12,7 +12,6 @@ with a cursor locks writers out.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from array import array
@@ -30,11 +29,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 from zlib import crc32
 
-import orjson
-
 from ..errors import ConfigError
 from ..reading import MAX_STORED, iterate_lines
-from ..types import JsonObject, Key, Rollout, is_countable
+from ..types import Key, Rollout
 from .columns import (
     COUNTS,
     GIVEN,
@@ -51,37 +48,8 @@ from .columns import (
 )
 from .compact import Keys, hex_number
 from .files import OutputPaths
-from .head import (
-    BLOCK_FIELDS,
-    COUNT_COLUMNS,
-    NUMBER_COLUMNS,
-    TEXT_COLUMNS,
-    USAGE,
-    Field,
-    values_of,
-)
-from .head import NUMBERS as BLOCK_NUMBERS
-from .head import TEXTS as BLOCK_TEXTS
-from .lines import NEWER, SCHEMA, check_skipped, key_of, kind_of, make_bounded_types
-
-FOREIGN, REPEATED = "lines that no collection wrote", "rollouts with the key of an earlier one"
-OF_NEWER = "lines that a newer version of rollout_kit wrote: use that version to read them"
-NO_NUMBER = "lines whose reward is NaN, null, text or too large"
-TORN, OPEN = "a last line that is cut off", "a last line without a newline"
-
-
-def why_no_row(raw: bytes) -> str:
-    """The reason of a line of which no record can be made."""
-    try:
-        line = json.loads(raw)  # which reads NaN and Infinity, as Python writes them
-    except (ValueError, RecursionError):
-        return FOREIGN if raw.endswith(b"\n") else TORN
-    if isinstance(line, dict) and kind_of(line, "") == NEWER:
-        return OF_NEWER
-    if not isinstance(line, dict) or is_countable(line.get("reward", 0)):
-        return FOREIGN
-    return FOREIGN if key_of({**line, "reward": 0}) is None else NO_NUMBER
-
+from .head import COUNT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, USAGE, values_of
+from .kinds import OF_KEY, REPEATED, TAKEN, HeadReader, Judged, LineHead, why_left_out
 
 FIGURES = struct.Struct(f"<IIQ{len(COUNTS)}f{len(NUMBERS)}d")
 """Size and CRC-32 of the line, the number of its task, and its columns of numbers."""
@@ -89,11 +57,6 @@ FIGURES = struct.Struct(f"<IIQ{len(COUNTS)}f{len(NUMBERS)}d")
 OF_PLACE = 16
 """Bytes of FIGURES before the columns."""
 
-TAKEN = frozenset({"agent_ref", "rollout", "usage", "reward", "kind", "schema", "failure"}) | {
-    "cost_usd",
-    "_ng_task_index",
-}
-"""Fields of a line that are no scores, whatever its verifier calls them."""
 
 COUNTS_OF_INFO, NUMBERS_OF_INFO = values_of(COUNT_COLUMNS), values_of(NUMBER_COLUMNS)
 TEXTS_OF_INFO = values_of(TEXT_COLUMNS)
@@ -169,11 +132,9 @@ class Record(NamedTuple):
     `is_plain`: the line is a rollout, and `content` tells its key, settings and verifier exactly.
     """
 
-    key: Key
+    head: LineHead
     kind: str
     content: bytes
-    settings: str
-    verifier: str
     is_plain: bool
 
 
@@ -182,11 +143,8 @@ class RecordMaker:
 
     def __init__(self, columns: Columns, default: str) -> None:
         self._columns = columns
-        self._default = default
-        """What a line is that does not say it: rollout, unverified or failure."""
-        self._attributes: dict[str, str] = {}
-        """Name of a field that the verifier set → its attribute of the parsed line."""
-        self._learn([score.name for score in columns.scores])
+        self.reader = HeadReader(default, MAX_SCORES)
+        self.reader.learn([score.name for score in columns.scores])
         self._codes: dict[tuple[str | None, ...], tuple[bytes, bool]] = {}
         """The codes of texts that stand together in many lines, and whether all are kept."""
         self._forms: set[tuple[Any, ...]] = set()
@@ -196,17 +154,24 @@ class RecordMaker:
     def make(self, offset: int, raw: bytes, check: int | None = None) -> Record | None:
         """The record of a line; None if it is no rollout or failure that a collection wrote.
         `check` is the CRC-32 of the line, if that is known."""
-        try:
-            line, is_usual = self._parse(raw)
-            if line is None or (kind := self._kind(line, raw)) is None:
-                return None
-        except (ValueError, RecursionError):
+        return self.record(offset, raw, self.reader.judge(raw), check)
+
+    def record(
+        self, offset: int, raw: bytes, judged: Judged, check: int | None = None
+    ) -> Record | None:
+        """The same for a line that `reader` has judged."""
+        line, kind, head = judged.fields, judged.kind, judged.head
+        if kind not in OF_KEY or head is None:
             return None
-        block, usage, error = line.rollout, line.usage, line.failure
-        held, settings, verifier = self._attributes, block.settings, block.verifier
+        if is_unusual := line is None:
+            try:
+                line = self.reader.convert(judged.row or {})
+            except (ValueError, RecursionError):
+                return None
+        block, usage, error, key = line.rollout, line.usage, line.failure, head.key
+        held = self.reader.attributes
         names = tuple(name for name in block.scores if name in held)
         self._learn_form(names, tuple(getattr(line, held[name]) for name in names))
-        key = Key(block.task_id, line.agent_ref.name, block.scope, block.rollout_index)
         failed = error.reason if error else None
         texts = (kind, key.agent, key.scope, *TEXTS_OF_BLOCK(block), failed)
         used = [getattr(usage, name, None) or 0 for name in OF_USAGE]
@@ -222,10 +187,10 @@ class RecordMaker:
         figures = pack_figures(len(raw), check, number, numbers)
         scores = {each.name: getattr(line, held[each.name]) for each in self._columns.scores}
         content, is_whole = self._complete(offset, figures, texts, scores.get)
-        is_plain = is_usual and kind == "rollout"
+        is_plain = kind == "rollout" and not is_unusual
         is_plain = is_plain and (line.kind is None) == (line.schema is None)
         is_plain = is_plain and is_whole and number is not None and 0 <= key.rollout_index < EXACT
-        return Record(key, kind, content, settings, verifier, is_plain)
+        return Record(head, kind, content, is_plain)
 
     def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> tuple[bytes, bool] | None:
         """The content of the record of a line that this process has at hand, and whether the record
@@ -246,33 +211,6 @@ class RecordMaker:
     def _make_plainly(self, offset: int, raw: bytes) -> tuple[bytes, bool] | None:
         record = self.make(offset, raw)
         return record and (record.content, record.is_plain)
-
-    def _parse(self, raw: bytes) -> tuple[Any, bool]:
-        """The fields of a line, and whether they are of the usual types; ValueError if it is no
-        line of a collection."""
-        is_usual = True
-        try:
-            check_skipped(raw)
-            line = self._decode(raw)
-        except (ValueError, RecursionError):  # an unusual line: null for a number, say
-            if (slim := _slim(raw, self._attributes)) is None:
-                return None, False
-            line, is_usual = self._convert(slim), False
-        if len(self._attributes) < MAX_SCORES:
-            names = line.rollout.scores
-            if not self._attributes.keys() >= set(names):
-                self._learn(names)
-                return self._parse(raw)
-        return line, is_usual
-
-    def _kind(self, line: Any, raw: bytes) -> str | None:
-        if line.kind is not None and line.schema is not None:
-            kind = line.kind if line.schema <= SCHEMA else NEWER
-        elif line.failure is None:
-            kind = self._default
-        else:
-            kind = kind_of(orjson.loads(raw), self._default)
-        return kind if kind in ("rollout", "unverified", "failure") else None
 
     def _complete(
         self,
@@ -326,103 +264,9 @@ class RecordMaker:
                 continue
             if name not in held and len(columns.scores) < MAX_SCORES:
                 columns.add_score(Score(name, held is columns.texts))
-                self._learn([name])
+                self.reader.learn([name])
                 if isinstance(value, bool):
                     columns.flags.add(name)
-
-    def _learn(self, names: Sequence[str]) -> None:
-        """Have the decoder read these fields too."""
-        from msgspec import convert, json
-
-        if self._attributes.keys() >= set(names) and self._attributes:
-            return
-        for name in names:
-            self._attributes.setdefault(name, f"score_{len(self._attributes)}")
-        line = _line_type(self._attributes)
-        self._decode = json.Decoder(line).decode
-        self._convert = lambda slim: convert(slim, line)
-
-
-def _line_type(attributes: Mapping[str, str]) -> Any:
-    """The part of a line that has columns, as a type for the decoder."""
-    from msgspec import defstruct
-
-    reward, index = make_bounded_types()
-    name = defstruct("Name", [("name", str)], gc=False)
-    usage = defstruct("Usage", [(each, float | None, None) for each in USAGE], gc=False)
-    error = defstruct("Error", [("reason", str | None, None)], rename={"reason": "class"})
-    block = defstruct(
-        "Block",
-        [
-            ("task_id", str),
-            ("rollout_index", index),
-            ("scope", str, ""),
-            *((each.name, *_choose_type(each)) for each in BLOCK_FIELDS),
-            ("scores", list[str], []),
-        ],
-        gc=False,
-    )
-    fields = [
-        ("agent_ref", name),
-        ("rollout", block),
-        ("usage", usage | None, None),
-        ("reward", reward, NAN),
-        ("task_index", index, 0),
-        ("kind", str | None, None),
-        ("schema", int | None, None),
-        ("failure", error | None, None),
-        ("cost_usd", float | None, None),
-    ]
-    scores = {attribute: each for each, attribute in attributes.items() if each not in TAKEN}
-    fields += [(each, Any, None) for each in scores]
-    line = defstruct("Line", fields, rename={"task_index": "_ng_task_index", **scores}, gc=False)
-    for each in set(attributes.values()) - set(scores):  # a score with the name of a usual field
-        setattr(line, each, None)
-    return line
-
-
-def _choose_type(field: Field) -> tuple[Any, Any]:
-    """The type of a field for the decoder, and its default."""
-    if field.is_number:
-        return float, NAN if field.default is None else float(field.default)
-    if str in field.types and int not in field.types:
-        return (str, "") if field.default == "" else (str | None, None)
-    return Any, None
-
-
-def _slim(raw: bytes, names: Mapping[str, str]) -> JsonObject | None:
-    """The fields of an unusual line that have columns, without the values of unusual types."""
-    try:
-        line = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(line, dict) or key_of(line) is None:
-        return None
-    block, failure = line["rollout"], line.get("failure")
-    texts = {
-        each: block[each] for each in ("scope", *BLOCK_TEXTS) if isinstance(block.get(each), str)
-    }
-    numbers = {each: block[each] for each in BLOCK_NUMBERS if each in block}
-    scores = [each for each in block.get("scores", ()) if isinstance(each, str)]
-    reason = failure.get("class") if isinstance(failure, dict) else None
-    slim = {
-        **{each: line[each] for each in names if each in line and each not in TAKEN},
-        "agent_ref": line["agent_ref"],
-        "rollout": {
-            **{each: block[each] for each in ("task_id", "rollout_index")},
-            **texts,
-            **numbers,
-            "scores": scores,
-        },
-        "usage": line.get("usage") or None,
-        "reward": float(line.get("reward", NAN)),  # which may be true or false
-        "_ng_task_index": line.get("_ng_task_index", 0),
-    }
-    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
-        slim |= {"kind": line["kind"], "schema": line["schema"]}
-    if isinstance(failure, dict):
-        slim["failure"] = {"class": reason if isinstance(reason, str) else None}
-    return slim
 
 
 class KeepsInput(Protocol):
@@ -538,9 +382,10 @@ class KeptIndex:
         self._file.reset()
         self._begin(Columns(self._wanted), None)
 
-    def make(self, offset: int, raw: bytes) -> Record | None:
-        """The record of a line; it is not kept yet."""
-        return self._maker.make(offset, raw)
+    @property
+    def maker(self) -> RecordMaker:
+        """Makes the records of further lines."""
+        return self._maker
 
     def keep(self, offset: int, raw: bytes, record: Record | None, *, is_odd: bool) -> None:
         """Keep the record of the next line, if it has one. `is_odd`: whether the line has to be
@@ -764,14 +609,14 @@ class Index:
                     if maker.make(at, raw) is not None:
                         found[REPEATED] += 1
                     elif raw.strip():
-                        found[why_no_row(raw)] += 1
+                        found[why_left_out(raw)] += 1
         return found
 
     def why_no_last(self) -> str:
         """Why a last line without a newline is no rollout; empty if it is one, or there is none."""
         if not self.rest.strip() or RecordMaker(Columns(), self.default).make(0, self.rest):
             return ""
-        return why_no_row(self.rest)
+        return why_left_out(self.rest)
 
     def _gaps(self) -> Iterator[tuple[int, int]]:
         """(begin, end) of the parts of the file that have no rows."""
@@ -817,8 +662,8 @@ class Index:
                 offset, raw = len(BOM_UTF8), raw[len(BOM_UTF8) :]
             if (record := self._maker.make(offset, raw)) is None:
                 if not raw.isspace():
-                    self.left_out[why_no_row(raw)] += 1
-            elif record.kind == "rollout" and not self._seen.add(record.key):
+                    self.left_out[why_left_out(raw)] += 1
+            elif record.kind == "rollout" and not self._seen.add(record.head.key):
                 self.left_out[REPEATED] += 1
             else:
                 records.add(record.content)

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, how_to_install, suggest
-from ..reading import Lines, check_kind, copy_lines, iterate_lines
+from ..reading import MAX_LINE, Lines, check_kind, copy_lines, iterate_lines
 
 FROM_CSV = (
     'python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in'
@@ -56,17 +56,27 @@ def plain_path(path: Path) -> Path:
 def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines with their numbers, from 1, without the first `skip` lines;
     ConfigError if reading fails."""
-    number = 0
+    return ((number, raw) for number, _, raw in place_lines(path, skip=skip))
+
+
+def place_lines(
+    path: Path, limit: int = MAX_LINE, skip: int = 0
+) -> Iterator[tuple[int, int, bytes]]:
+    """The same with the offset of each line in the unpacked file. `limit`: bytes of the longest
+    line."""
+    number = offset = 0
     try:
         with _open(path) as stream:
-            lines = iterate_lines(stream)
+            lines = iterate_lines(stream, limit)
             first = list(islice(lines, 3))
             _check_form(path, [raw[:HEAD] for raw in first if raw.strip()])
-            for number, raw in enumerate(islice(chain(first, lines), skip, None), skip + 1):
-                if number == 1:
-                    raw = raw.removeprefix(BOM_UTF8)  # a byte order mark
-                if not raw.isspace():
-                    yield number, raw
+            for number, raw in enumerate(chain(first, lines), 1):
+                end = offset + len(raw)
+                if number == 1 and raw.startswith(BOM_UTF8):  # a byte order mark
+                    offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
+                if number > skip and not raw.isspace():
+                    yield number, offset, raw
+                offset = end
     except FileNotFoundError:
         if path.is_symlink():
             raise ConfigError(f"{path}: is a link to {path.readlink()}, which is missing") from None

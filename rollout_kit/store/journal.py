@@ -15,21 +15,22 @@ from zlib import crc32
 import orjson
 
 from ..errors import OutputError
+from ..reading import line_at, parse_line, read_lines
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
 from .files import OutputLock, OutputPaths, refuse_shards, write_atomically
 from .held import HeldFile
 from .index import KeptIndex, explain_edit
+from .kinds import key_of, mark_as
 from .lines import (
-    Contents,
     Malformed,
     build_failure_line,
     build_malformed_line,
+    dump_line,
     failure_of,
-    key_of,
-    mark_as,
+    refuse_line,
 )
 from .manifest import note_doubts, read_doubts
-from .scan import dump_line, line_at, parse_line, read_lines, read_rows, refuse_line, scan
+from .scan import Contents, scan
 from .scope import name_of
 from .turns import TurnFile
 
@@ -380,8 +381,8 @@ class Journal:
         """Rewrite the unverified file, atomically, with the pending responses only."""
         path = self.paths.unverified
         keep: dict[Key, bytes] = {}
-        for offset, row in read_rows(path):
-            key = key_of(row) if row else None
+        for offset, raw in read_lines(path):
+            key = key_of(parse_line(raw) or {})
             if key is not None and key in self._parked:
                 keep[key] = line_at(self._files[path].descriptor, offset)
         if keep:

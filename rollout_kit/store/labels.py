@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..errors import OutputError
+from ..reading import parse_line, read_lines
 from ..types import JsonObject, Key
 from .files import OutputPaths
 from .input import plain_path
-from .lines import kind_of, mark, now_text
-from .scan import parse_line, read_lines
+from .kinds import kind_of, mark
+from .lines import now_text
 
 MAX_LABEL, MAX_NOTE = 100, 10_000
 """Characters."""

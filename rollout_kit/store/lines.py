@@ -4,30 +4,23 @@ Only this module knows the layout of the `rollout` block. Everything else reads 
 typed `RolloutInfo`, and the start of a line through `LineHead`.
 """
 
-import re
-import sys
 import time
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import repeat
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import orjson
 
-from ..errors import OutputError, RolloutError
-from ..responses import has_more_brackets
+from ..errors import RolloutError
 from ..trajectory import ModelCall, read_turns
 from ..types import (
-    LARGEST,
     Failure,
     GroupScore,
     JsonObject,
     Key,
+    Outcome,
     Rollout,
     RolloutInfo,
     Task,
@@ -35,77 +28,8 @@ from ..types import (
     is_countable,
 )
 from .arms.arm import arm_of
-from .compact import INDEXES, Keys, is_index
 from .head import BLOCK_DEFAULTS, BLOCK_NAMES, NUMBERS, USAGE
-
-MARK = ("kind", "schema")
-"""Fields that say what a line is, and in which version of this layout it is written."""
-
-SCHEMA = 1
-
-Kind = Literal[
-    "rollout", "unverified", "failure", "malformed", "turn", "group", "label", "ack", "run"
-]
-"""What this version writes into an output and the files beside it."""
-
-KINDS = frozenset(get_args(Kind))
-
-FOREIGN = "foreign"
-"""What `kind_of` says of a line of a kind that this program does not write."""
-
-NEWER = "newer"
-"""What `kind_of` says of a line that a newer version wrote."""
-
-PRESENT = re.compile(rb'\{"kind":"[a-z]+","schema":%d[,}]' % SCHEMA)
-"""The start of a line as this version writes it."""
-
-
-def mark(kind: Kind) -> JsonObject:
-    """The fields with which every line starts."""
-    return {"kind": kind, "schema": SCHEMA}
-
-
-def kind_of(line: Mapping[str, Any], default: str) -> str:
-    """One of KINDS, FOREIGN or NEWER. Lines of earlier versions do not say what they are: those
-    with a failure are known by their fields, and the others are what their file is meant to hold,
-    the `default`."""
-    schema, kind = line.get("schema"), line.get("kind")
-    if type(schema) is int and isinstance(kind, str):
-        if schema > SCHEMA:
-            return NEWER
-        return kind if kind in KINDS else FOREIGN
-    if not isinstance(line.get("failure"), dict):
-        return default
-    if "rollout" not in line:
-        return "malformed"
-    return "failure" if "repro" in line or default == "failure" else "unverified"
-
-
-def mark_as(kind: Kind, line: Mapping[str, Any]) -> JsonObject:
-    """The line as one of this kind. In a line of an earlier version, fields of the names in MARK
-    are the row's own."""
-    if type(line.get("schema")) is int and isinstance(line.get("kind"), str):
-        return {**line, "kind": kind}
-    own = {name: line[name] for name in MARK if name in line}
-    marked = {**mark(kind), **line, **mark(kind)}
-    if own:
-        marked["task_fields"] = {**line.get("task_fields", {}), **own}
-    return marked
-
-
-def refuse_newer(
-    path: Path | str, number: int, line: Mapping[str, Any], *, is_output: bool = True
-) -> OutputError:
-    """The error about a line that a newer version wrote. `is_output`: whether the command would
-    write to its output, and not only read it."""
-    remedy = "Use that version"
-    if is_output:
-        remedy = "Nothing was sent. Use that version, or choose another output_jsonl_fpath"
-    return OutputError(
-        f"{path}:{number}: this line has schema {line['schema']}, and this version of rollout_kit"
-        f" reads schemas up to {SCHEMA}: a newer version wrote it. {remedy}"
-    )
-
+from .kinds import MARK, Kind, mark, mark_as, score_names
 
 OWN_FIELDS = frozenset({*MARK, "rollout", "usage", "reward", "response", "failure", "task_fields"})
 """Names that a line uses itself. A row's own fields of these names move to `task_fields`, and a
@@ -114,10 +38,6 @@ verifier's `kind` and `schema` to `verdict_fields` of the `rollout` block."""
 OF_NUMBERS = frozenset(NUMBERS)
 """The same names, for fast look-ups."""
 
-A_NUMBER = frozenset({int, float, bool})
-"""Types of JSON numbers as Python reads them; JSON numbers are finite."""
-
-A_NUMBER_OR_NULL = A_NUMBER | {type(None)}
 
 OF_VERDICT = frozenset({"scores", "verifier", "verify_s", "replay_differences", "verdict_fields"})
 """Fields of the `rollout` block that a new verdict replaces."""
@@ -270,11 +190,6 @@ def verdict_of(line: Mapping[str, Any]) -> JsonObject | None:
     return head_of(line) if "reward" in line else None
 
 
-def score_names(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the fields that the verifier set, by the `rollout` block of a line."""
-    return tuple([name for name in block.get("scores", ()) if isinstance(name, str)])
-
-
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     """The typed head of a line for which `key_of` finds a key."""
     block, usage = line["rollout"], line.get("usage") or {}
@@ -300,34 +215,6 @@ def rollout_of(
     return Rollout(info_of(line), line, group, tuple(labels))
 
 
-def key_of(line: Mapping[str, Any]) -> Key | None:
-    """The key of a line; None if the line has no sound identity, usage and numbers."""
-    block, agent = line.get("rollout"), line.get("agent_ref")
-    if not isinstance(block, dict) or not isinstance(agent, dict):
-        return None
-    task_id, name = block.get("task_id"), agent.get("name")
-    scope, index = block.get("scope", ""), block.get("rollout_index")
-    if not (isinstance(task_id, str) and isinstance(name, str)):
-        return None
-    if not (isinstance(scope, str) and is_index(index)):
-        return None
-    usage = line.get("usage") or {}
-    sound = (
-        is_countable(line.get("reward", 0))
-        and isinstance(usage, dict)
-        and is_index(line.get("_ng_task_index", 0))
-        and isinstance(block.get("scores", []), list)
-        and _all_are(A_NUMBER_OR_NULL, usage, USAGE)
-        and _all_are(A_NUMBER, block, NUMBERS)
-    )
-    return Key(task_id, name, scope, index) if sound else None
-
-
-def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether those of the names that are present have values of these types."""
-    return kinds.issuperset(map(type, map(values.get, names, repeat(0))))
-
-
 def micros(seconds: float) -> float:
     """Seconds as the files write them, rounded to microseconds; `round` takes three times as
     long."""
@@ -344,202 +231,6 @@ def now_text() -> str:
 def _second_text(second: int) -> str:
     """Cached because thousands of rollouts share a second."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-DEEPEST = 1_000
-"""Levels of JSON that every reader of a line takes."""
-
-SKIPS_DEPTH = sys.version_info >= (3, 12)
-"""Whether the decoder takes any number of levels in fields that it skips."""
-
-
-class LinePlace(NamedTuple):
-    """Where a line stands."""
-
-    path: Path
-    offset: int
-
-
-class LineHead(NamedTuple):
-    """The key of a line, and the fingerprints of the settings and the verifier that made it."""
-
-    key: Key
-    settings: str
-    verifier: str
-
-
-def parse_head(line: Mapping[str, Any]) -> LineHead | None:
-    """None if `key_of` finds no key."""
-    if (key := key_of(line)) is None:
-        return None
-    settings, verifier = (line["rollout"].get(name, "") for name in ("settings", "verifier"))
-    return LineHead(key, str(settings), verifier if isinstance(verifier, str) else "")
-
-
-def head_reader() -> Callable[[bytes], LineHead | None]:
-    """A function that reads the heads of rollouts only, in a third of the time that parsing whole
-    lines takes: msgspec checks the whole line and builds only these fields.
-
-    It returns None for a line that has to be parsed as a whole to be judged.
-    """
-    from msgspec import Raw, defstruct, json
-
-    reward, index = make_bounded_types()
-
-    name = defstruct("Name", [("name", str)], gc=False)
-    usage = defstruct("Usage", [(each, float | None, 0.0) for each in USAGE], gc=False)
-    texts = [(each, str, "") for each in ("scope", "settings", "verifier")]
-    numbers = [(each, float, 0.0) for each in NUMBERS]
-    block = defstruct(
-        "Block",
-        [("task_id", str), ("rollout_index", index), *texts, ("scores", list, []), *numbers],
-        gc=False,
-    )
-    line = defstruct(
-        "Line",
-        [
-            ("agent_ref", name),
-            ("rollout", block),
-            ("usage", usage | None, None),
-            ("reward", reward, 0.0),
-            ("_ng_task_index", index, 0),
-            ("kind", str, ""),
-            ("schema", int | None, None),
-            ("failure", Raw | None, None),
-        ],
-        gc=False,
-    )
-    decode = json.Decoder(line).decode
-
-    def head(raw: bytes) -> LineHead | None:
-        try:
-            check_skipped(raw)
-            found: Any = decode(raw)
-        except (ValueError, RecursionError):
-            return None
-        schema = found.schema
-        is_marked = found.kind == "rollout" and schema is not None and schema <= SCHEMA
-        is_plain = not found.kind and schema is None and found.failure is None
-        if not (is_marked or is_plain):
-            return None
-        own = found.rollout
-        key = Key(own.task_id, found.agent_ref.name, own.scope, own.rollout_index)
-        return LineHead(key, own.settings, own.verifier)
-
-    return head
-
-
-def check_skipped(raw: bytes) -> None:
-    """ValueError if a line cannot be read as a whole. The decoder of some fields skips the others,
-    and checks neither their encoding nor, from Python 3.12 on, their depth."""
-    if not raw.isascii():
-        raw.decode()
-    if SKIPS_DEPTH and has_more_brackets(raw, DEEPEST):
-        orjson.loads(raw)
-
-
-def make_bounded_types() -> tuple[Any, Any]:
-    """The types of a reward and of an index in a line, for the decoder."""
-    from msgspec import Meta
-
-    reward = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-    return reward, Annotated[int, Meta(ge=INDEXES.start, le=INDEXES.stop - 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Fingerprints of what made a permanent failure; empty if its line does not say."""
-
-    settings: str
-    verifier: str
-    is_answered: bool
-
-    @classmethod
-    def of(cls, row: JsonObject) -> "Refusal":
-        block = row["rollout"]
-        named = (str(block.get(name, "")) for name in ("settings", "verifier"))
-        return cls(*named, is_answered="response" in row)
-
-
-@dataclass(slots=True)
-class Contents:
-    """What the files held when they were opened."""
-
-    done: Keys = field(default_factory=Keys)
-    pending: dict[Key, LinePlace] = field(default_factory=dict)
-    """Key that is not done → its last line without a verdict."""
-    refused: set[Key] = field(default_factory=set)
-    """Keys that failed permanently and are not tried again, as `keep_refused` decides."""
-    refusals: dict[Key, list[Refusal]] = field(default_factory=dict)
-    malformed: set[tuple[str, int]] = field(default_factory=set)
-    """(input, line) of the malformed lines that the failures file already names."""
-    settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """(agent, scope) → fingerprints of the settings that its rollouts were generated with."""
-    verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(agent, fingerprint of its verifier) → number of lines."""
-    foreign: int = 0
-    """Lines of the main file from other programs, or unreadable. They are left as they are."""
-    size: int = 0
-    """Bytes of the main file."""
-    idle: set[int] = field(default_factory=set)
-    """Offsets in the main file of lines that do not count: foreign ones, repeated keys, and those
-    that are no rollouts."""
-    checks: "array[int]" = field(default_factory=lambda: array("I"))
-    """CRC-32 of the first lines that count: those that an index told, and that were not read. The
-    metrics compare them after the first requests, to find an edit that keeps size and time."""
-
-    def agents(self) -> list[str]:
-        """Those of the rollouts, and of the responses that wait for a verdict."""
-        names = {agent for agent, _ in self.done.numbers()}
-        return sorted(names | {key.agent for key in self.pending})
-
-    def take(self, head: LineHead) -> bool:
-        """Count a rollout; False if its key is there already."""
-        if not self.done.add(head.key):
-            return False
-        self.keep_settings(head)
-        if head.verifier:
-            self.verifiers[head.key.agent, head.verifier] += 1
-        return True
-
-    def take_many(
-        self, kind: tuple[str, str, int], tasks: Collection[int], settings: str, verifier: str
-    ) -> bool:
-        """Count rollouts by (agent, scope, rollout index) and the numbers of their tasks' ids;
-        False if a key is there already."""
-        self.settings.setdefault(kind[:2], set()).add(settings)
-        if verifier:
-            self.verifiers[kind[0], verifier] += len(tasks)
-        return self.done.add_numbers(kind, tasks)
-
-    def keep_refused(self, present: Callable[[Key], tuple[str, str]]) -> None:
-        """Keep the refusals that were made with the present settings and verifier, whose
-        fingerprints `present` gives."""
-
-        def stands(key: Key, refusal: Refusal) -> bool:
-            settings, verifier = present(key)
-            is_paid = refusal.is_answered and key not in self.pending
-            return refusal.settings in ("", settings) and (
-                refusal.verifier in ("", verifier) or is_paid
-            )
-
-        self.refused = {
-            key
-            for key, refusals in self.refusals.items()
-            if any(stands(key, refusal) for refusal in refusals)
-        }
-
-    def drop_done(self) -> None:
-        """Forget responses and refusals of keys that are done."""
-        self.pending = {key: at for key, at in self.pending.items() if key not in self.done}
-        self.refusals = {key: each for key, each in self.refusals.items() if key not in self.done}
-        self.refused = set(self.refusals)
-
-    def keep_settings(self, head: LineHead) -> None:
-        which = head.key[1:3]
-        if which not in self.settings:
-            self.settings[which] = set()
-        self.settings[which].add(head.settings)
 
 
 def build_failure_line(failure: Failure, repro: str) -> JsonObject:
@@ -607,3 +298,15 @@ def build_malformed_line(malformed: Malformed, path: str) -> JsonObject:
         "at": now_text(),
         "failure": {**failure, "retryable": False, "terminal": True},
     }
+
+
+def dump_line(line: JsonObject) -> bytes:
+    """The line as it is written; TypeError if it is not JSON."""
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def refuse_line(outcome: Outcome, error: TypeError) -> Failure:
+    """What is recorded instead of an outcome that is not JSON."""
+    message = f"the rollout cannot be written as JSON: {error}"
+    broken = RolloutError(message, server=outcome.key.agent, retryable=False)
+    return Failure(outcome.key, 0, broken, [{"message": message}])

@@ -18,11 +18,11 @@ import orjson
 
 from .._version import __version__
 from ..errors import OutputError
+from ..reading import read_object
 from ..serving.endpoints.prices import Tariff
 from ..types import JsonObject
 from .files import write_atomically, write_json
 from .lines import now_text
-from .scan import read_object
 
 MAX_INPUTS = 200
 """Number of latest inputs that are remembered."""

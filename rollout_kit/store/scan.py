@@ -2,34 +2,25 @@
 
 import os
 import re
+from array import array
 from codecs import BOM_UTF8
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
-import orjson
-
-from ..errors import OutputError, RolloutError
-from ..reading import MAX_STORED, Lines, iterate_lines, open_file
-from ..types import Failure, JsonObject, Outcome
+from ..errors import OutputError
+from ..reading import AT_ONCE, line_at, line_number, open_file, parse_line, read_lines
+from ..types import JsonObject, Key
+from .compact import Keys
 from .files import OutputPaths
-from .index import BATCH, KeptIndex, Record, Rows, WrongIndex
-from .lines import (
-    FOREIGN,
-    NEWER,
-    PRESENT,
-    Contents,
-    LineHead,
-    LinePlace,
-    Refusal,
-    key_of,
-    kind_of,
-    parse_head,
-    refuse_newer,
-)
+from .index import BATCH, KeptIndex, Rows, WrongIndex
+from .kinds import FOREIGN, NEWER, PRESENT, UNREADABLE, HeadReader, LineHead, kind_of, refuse_newer
 from .nemo_gym import is_theirs
+from .rollouts import StoredLine, judge_lines, refuse
 
 HEAD = 1 << 16
 """Bytes at the start of a file that show its form."""
@@ -37,8 +28,108 @@ HEAD = 1 << 16
 COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 """First bytes of gzip, zstd, bzip2 and xz files."""
 
-AT_ONCE = 1 << 18
-"""Bytes per read; large, so that few lines lie across two reads."""
+
+class LinePlace(NamedTuple):
+    """Where a line stands."""
+
+    path: Path
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Fingerprints of what made a permanent failure; empty if its line does not say."""
+
+    settings: str
+    verifier: str
+    is_answered: bool
+
+    @classmethod
+    def of(cls, row: JsonObject) -> "Refusal":
+        block = row["rollout"]
+        named = (str(block.get(name, "")) for name in ("settings", "verifier"))
+        return cls(*named, is_answered="response" in row)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the files held when they were opened."""
+
+    done: Keys = field(default_factory=Keys)
+    pending: dict[Key, LinePlace] = field(default_factory=dict)
+    """Key that is not done → its last line without a verdict."""
+    refused: set[Key] = field(default_factory=set)
+    """Keys that failed permanently and are not tried again, as `keep_refused` decides."""
+    refusals: dict[Key, list[Refusal]] = field(default_factory=dict)
+    malformed: set[tuple[str, int]] = field(default_factory=set)
+    """(input, line) of the malformed lines that the failures file already names."""
+    settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """(agent, scope) → fingerprints of the settings that its rollouts were generated with."""
+    verifiers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(agent, fingerprint of its verifier) → number of lines."""
+    foreign: int = 0
+    """Lines of the main file from other programs, or unreadable. They are left as they are."""
+    size: int = 0
+    """Bytes of the main file."""
+    idle: set[int] = field(default_factory=set)
+    """Offsets in the main file of lines that do not count: foreign ones, repeated keys, and those
+    that are no rollouts."""
+    checks: "array[int]" = field(default_factory=lambda: array("I"))
+    """CRC-32 of the first lines that count: those that an index told, and that were not read. The
+    metrics compare them after the first requests, to find an edit that keeps size and time."""
+
+    def agents(self) -> list[str]:
+        """Those of the rollouts, and of the responses that wait for a verdict."""
+        names = {agent for agent, _ in self.done.numbers()}
+        return sorted(names | {key.agent for key in self.pending})
+
+    def take(self, head: LineHead) -> bool:
+        """Count a rollout; False if its key is there already."""
+        if not self.done.add(head.key):
+            return False
+        self.keep_settings(head)
+        if head.verifier:
+            self.verifiers[head.key.agent, head.verifier] += 1
+        return True
+
+    def take_many(
+        self, kind: tuple[str, str, int], tasks: Collection[int], settings: str, verifier: str
+    ) -> bool:
+        """Count rollouts by (agent, scope, rollout index) and the numbers of their tasks' ids;
+        False if a key is there already."""
+        self.settings.setdefault(kind[:2], set()).add(settings)
+        if verifier:
+            self.verifiers[kind[0], verifier] += len(tasks)
+        return self.done.add_numbers(kind, tasks)
+
+    def keep_refused(self, present: Callable[[Key], tuple[str, str]]) -> None:
+        """Keep the refusals that were made with the present settings and verifier, whose
+        fingerprints `present` gives."""
+
+        def stands(key: Key, refusal: Refusal) -> bool:
+            settings, verifier = present(key)
+            is_paid = refusal.is_answered and key not in self.pending
+            return refusal.settings in ("", settings) and (
+                refusal.verifier in ("", verifier) or is_paid
+            )
+
+        self.refused = {
+            key
+            for key, refusals in self.refusals.items()
+            if any(stands(key, refusal) for refusal in refusals)
+        }
+
+    def drop_done(self) -> None:
+        """Forget responses and refusals of keys that are done."""
+        self.pending = {key: at for key, at in self.pending.items() if key not in self.done}
+        self.refusals = {key: each for key, each in self.refusals.items() if key not in self.done}
+        self.refused = set(self.refusals)
+
+    def keep_settings(self, head: LineHead) -> None:
+        which = head.key[1:3]
+        if which not in self.settings:
+            self.settings[which] = set()
+        self.settings[which].add(head.settings)
 
 
 def check_form(path: Path, *, takes_mark: bool = False) -> None:
@@ -101,11 +192,10 @@ def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
         found = _read_main(paths.main, index)
     for path, default in ((paths.unverified, "unverified"), (paths.failures, "failure")):
         num_own = num_foreign = num_unreadable = 0
-        for offset, raw in read_lines(path):
-            row, place = parse_line(raw), LinePlace(path, offset)
-            if row is None:
-                num_unreadable += raw.endswith(b"\n")
-            elif _take_other(found, row, kind_of(row, default), place):
+        for line in _lines_beside(path, default):
+            if line.kind == UNREADABLE:
+                num_unreadable += not line.is_torn
+            elif _take_other(found, line, path):
                 num_own += 1
             else:
                 num_foreign += 1
@@ -114,28 +204,35 @@ def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
     return found
 
 
+def _lines_beside(path: Path, default: str) -> Iterator[StoredLine]:
+    """The lines of a file that may not be there."""
+    with suppress(FileNotFoundError), open_file(path, AT_ONCE) as stream:
+        yield from judge_lines(stream, HeadReader(default))
+
+
 def _read_main(path: Path, index: KeptIndex) -> Contents:
     """What the main file holds. The lines behind those of the index are read, and told to it."""
     found = Contents(size=path.stat().st_size)
     lines = _MainLines(path, found)
     with open_file(path, AT_ONCE) as stream:
-        index.descriptor = descriptor = stream.fileno()
+        index.descriptor = stream.fileno()
         for piece in index.load():
             if isinstance(piece, Rows):
                 lines.take_rows(piece)
-            elif lines.take(piece, raw := indexed_line(descriptor, piece)):
-                found.checks.append(crc32(raw))
+            elif lines.take(line := indexed_line(index, piece)):
+                found.checks.append(crc32(line.raw))
         stream.seek(index.size)
-        for offset, raw in number_bytes(stream, index.size):
-            if not raw.endswith(b"\n"):
-                if parse_line(raw) is None:
-                    break  # a torn last line, to be repaired
-                raw += b"\n"  # as the repair does
-            record = index.make(offset, raw)
-            counts = lines.take(offset, raw, record)
+        maker = index.maker
+        for line in judge_lines(stream, maker.reader, index.size):
+            if line.is_torn:
+                break  # to be repaired
+            if not line.raw.endswith(b"\n"):
+                line.raw += b"\n"  # as the repair does
+            record = maker.record(line.offset, line.raw, line.judged)
+            counts = lines.take(line)
             is_odd = not (counts and record and record.is_plain)
             is_kept = counts or (record is not None and record.kind != "rollout")
-            index.keep(offset, raw, record if is_kept else None, is_odd=is_odd)
+            index.keep(line.offset, line.raw, record if is_kept else None, is_odd=is_odd)
             if index.num_waiting >= BATCH:
                 index.flush()
     check_lines(path, lines.num_own, found.foreign, lines.num_unreadable)
@@ -151,27 +248,19 @@ class _MainLines:
     num_own: int = 0
     num_unreadable: int = 0
 
-    def take(self, offset: int, raw: bytes, record: Record | None = None) -> bool:
-        """Count a line, by its record if that is plain; True if it is a rollout that counts."""
-        found = self.found
-        if record is not None and record.is_plain:
-            head: LineHead | None = LineHead(record.key, record.settings, record.verifier)
-            kind = "rollout"
-            row: JsonObject | None = {}
-        else:
-            row = parse_line(raw)
-            kind = kind_of(row, "rollout") if row is not None else ""
-            head = parse_head(row) if row is not None and kind == "rollout" else None
-        if head is not None:
+    def take(self, line: StoredLine) -> bool:
+        """Count a line; True if it is a rollout that counts."""
+        found, kind, head = self.found, line.kind, line.head
+        if kind == "rollout" and head is not None:
             self.num_own += 1
             if found.take(head):
                 return True
-        elif row is not None and _take_other(found, row, kind, LinePlace(self.path, offset)):
+        elif kind != UNREADABLE and _take_other(found, line, self.path):
             self.num_own += 1
         else:
             found.foreign += 1
-            self.num_unreadable += row is None
-        found.idle.add(offset)
+            self.num_unreadable += kind == UNREADABLE
+        found.idle.add(line.offset)
         return False
 
     def take_rows(self, rows: Rows) -> None:
@@ -195,32 +284,34 @@ class _MainLines:
         self.num_own += rows.end - rows.start
 
 
-def indexed_line(descriptor: int, offset: int) -> bytes:
-    """The line that begins at an offset; WrongIndex if none does."""
-    if offset and os.pread(descriptor, 1, offset - 1) != b"\n":
+def indexed_line(index: KeptIndex, offset: int) -> StoredLine:
+    """The line that an index has at an offset; WrongIndex if none begins there."""
+    if offset and os.pread(index.descriptor, 1, offset - 1) != b"\n":
         raise WrongIndex
-    return line_at(descriptor, offset)
+    raw = line_at(index.descriptor, offset)
+    return StoredLine(0, offset, raw, index.maker.reader.judge(raw))
 
 
-def _take_other(found: Contents, row: JsonObject, kind: str, place: LinePlace) -> bool:
+def _take_other(found: Contents, line: StoredLine, path: Path) -> bool:
     """Count a line that is no rollout; False if it is none of an output's either. OutputError if a
     newer version wrote it."""
+    kind, head = line.kind, line.head
     if kind == NEWER:
-        raise refuse_newer(place.path, line_number(place), row)
-    head = parse_head(row)
-    if kind == "unverified":
-        if head is None or not isinstance(row.get("response"), dict):
+        raise refuse(path, line, is_output=True)
+    if kind == "unverified" and head is not None:
+        if not isinstance(line.row.get("response"), dict):
             return False
-        found.pending[head.key] = place
+        found.pending[head.key] = LinePlace(path, line.offset)
         if head.key not in found.done:
             found.keep_settings(head)
-    elif kind == "failure":
-        if head is None or not isinstance(row.get("failure"), dict):
+    elif kind == "failure" and head is not None:
+        row = line.row
+        if not isinstance(row.get("failure"), dict):
             return False
         if row["failure"].get("terminal") is True:
             found.refused.add(head.key)
             found.refusals.setdefault(head.key, []).append(Refusal.of(row))
-    elif kind == "malformed" and isinstance(row.get("line"), int):
+    elif kind == "malformed" and isinstance((row := line.row).get("line"), int):
         found.malformed.add((str(row.get("input")), row["line"]))
     return kind not in ("rollout", FOREIGN)
 
@@ -237,8 +328,7 @@ def check_schema(path: Path, *, is_output: bool = True) -> None:
     are not parsed."""
     for offset, raw in read_lines(path):
         if (row := parse_newer(raw)) is not None:
-            number = line_number(LinePlace(path, offset))
-            raise refuse_newer(path, number, row, is_output=is_output)
+            raise refuse_newer(path, line_number(path, offset), row, is_output=is_output)
 
 
 def parse_newer(raw: bytes) -> JsonObject | None:
@@ -246,96 +336,3 @@ def parse_newer(raw: bytes) -> JsonObject | None:
     if PRESENT.match(raw) or (row := parse_line(raw)) is None:
         return None
     return row if kind_of(row, "") == NEWER else None
-
-
-def line_number(place: LinePlace) -> int:
-    """The number of a line, from 1."""
-    number, left = 1, place.offset
-    with place.path.open("rb") as stream:
-        while piece := stream.read(min(left, AT_ONCE)):
-            number, left = number + piece.count(b"\n"), left - len(piece)
-    return number
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None]]:
-    """(offset, row) of every line; None for a line that is not a JSON object."""
-    return ((offset, parse_line(raw)) for offset, raw in read_lines(path))
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of every line that is not blank."""
-    try:
-        with open_file(path, AT_ONCE) as stream:
-            yield from number_bytes(stream)
-    except FileNotFoundError:
-        return
-
-
-def number_bytes(stream: Lines, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of every line that is not blank; `offset` is that of the first. A byte order
-    mark at the start of a file belongs to no line."""
-    for raw in iterate_lines(stream, MAX_STORED):
-        if offset == 0 and raw.startswith(BOM_UTF8):
-            offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
-        if raw and not raw.isspace():
-            yield offset, raw
-        offset += len(raw)
-
-
-def dump_line(line: JsonObject) -> bytes:
-    """The line as it is written; TypeError if it is not JSON."""
-    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def refuse_line(outcome: Outcome, error: TypeError) -> Failure:
-    """What is recorded instead of an outcome that is not JSON."""
-    message = f"the rollout cannot be written as JSON: {error}"
-    broken = RolloutError(message, server=outcome.key.agent, retryable=False)
-    return Failure(outcome.key, 0, broken, [{"message": message}])
-
-
-def parse_line(raw: bytes) -> JsonObject | None:
-    try:
-        row = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def read_object(path: Path) -> JsonObject:
-    """The JSON object that a file is; empty if there is none."""
-    try:
-        return parse_line(path.read_bytes()) or {}
-    except OSError:
-        return {}
-
-
-def mark_of(raw: bytes) -> Hashable:
-    """What a line is about: the key of a rollout or the place of a malformed line, else None."""
-    row = parse_line(raw) or {}
-    key = key_of(row)
-    return (str(row.get("input")), str(row["line"])) if key is None and "line" in row else key
-
-
-def last_line(descriptor: int, size: int) -> bytes:
-    """The bytes after the last newline."""
-    tail = b""
-    block = 1 << 16
-    while size - len(tail) > 0:
-        start = max(0, size - len(tail) - block)
-        chunk = os.pread(descriptor, size - len(tail) - start, start)
-        newline = chunk.rfind(b"\n")
-        if newline >= 0:
-            return chunk[newline + 1 :] + tail
-        tail = chunk + tail
-    return tail
-
-
-def line_at(descriptor: int, offset: int) -> bytes:
-    raw = b""
-    while b"\n" not in raw:
-        chunk = os.pread(descriptor, 1 << 16, offset + len(raw))
-        if not chunk:
-            return raw + b"\n"
-        raw += chunk
-    return raw[: raw.index(b"\n") + 1]

@@ -18,12 +18,13 @@ import orjson
 
 from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
-from ..reading import MAX_STORED, iterate_lines
+from ..reading import MAX_STORED, iterate_lines, parse_line
 from ..types import JsonObject, Key
 from .files import OutputPaths, aside, lock, main_of_sidecar, write_atomically
 from .input import plain_path
-from .lines import FOREIGN, NEWER, Malformed, info_of, key_of, kind_of, refuse_newer
-from .scan import check_beside, check_schema, parse_line
+from .kinds import FOREIGN, NEWER, key_of, kind_of, refuse_newer
+from .lines import Malformed, info_of
+from .scan import check_beside, check_schema
 from .scope import is_named
 from .tasks import BREATH, TEXT_KEPT, number_lines
 

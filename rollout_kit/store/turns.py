@@ -11,11 +11,12 @@ from pathlib import Path
 
 import orjson
 
+from ..reading import parse_line, read_lines
 from ..types import JsonObject, Key, StoredTurn
 from .files import OutputPaths
 from .held import HeldFile
-from .lines import block_of, identity, key_of
-from .scan import parse_line, read_lines
+from .kinds import key_of
+from .lines import block_of, identity
 
 ROOMY = 64 << 20
 """A smaller file is not written anew: that would cost more than it saves."""

@@ -13,9 +13,10 @@ from exported import Place, line
 from support import forget_home, read_jsonl, write_jsonl
 
 from rollout_kit.analysis.export import source
-from rollout_kit.analysis.export.expression import Filter
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.files import OutputPaths
+from rollout_kit.store.filters.expression import Filter
+from rollout_kit.store.rollouts import RolloutFile
 from rollout_kit.store.scan import scan
 
 compare = as_function("ng_compare")
@@ -93,9 +94,9 @@ def test_a_line_that_the_filter_leaves_out_is_not_parsed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
-    parse = source.parse_rollout
+    parse = RolloutFile.join_raw
     monkeypatch.setattr(
-        source, "parse_rollout", lambda raw, *more: parsed.append(raw) or parse(raw, *more)
+        RolloutFile, "join_raw", lambda file, raw: parsed.append(raw) or parse(file, raw)
     )
     keeps = Filter("reward == 1 and finish_reason == 'stop'")
     found = source.RolloutSource([place.folder / "plain.jsonl"])

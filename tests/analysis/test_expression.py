@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_compare import line
 
-from rollout_kit.analysis.export.expression import Filter
 from rollout_kit.errors import ConfigError
+from rollout_kit.store.filters.expression import Filter
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.types import Rollout
 

@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import eventually, read_jsonl, write_jsonl
 
-from rollout_kit.analysis.export.expression import Filter, parse
-from rollout_kit.analysis.export.masks import mask_of, split
 from rollout_kit.analysis.facts import gather
 from rollout_kit.analysis.report import build_page
 from rollout_kit.analysis.view import query as view_query
@@ -29,16 +27,19 @@ from rollout_kit.analysis.view.dataset import Dataset
 from rollout_kit.analysis.view.figures import histogram, plots
 from rollout_kit.analysis.view.query import Query
 from rollout_kit.errors import ConfigError, OutputError
+from rollout_kit.reading import parse_line
 from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.app import served
+from rollout_kit.store.filters.expression import Filter, parse
+from rollout_kit.store.filters.masks import mask_of, split
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scores import build_group_line
-from rollout_kit.store.index import FOREIGN, OPEN, REPEATED, Index
+from rollout_kit.store.index import Index
+from rollout_kit.store.kinds import NOT_OURS, OPEN, REPEATED
 from rollout_kit.store.labels import Labelled, Labels
 from rollout_kit.store.lines import rollout_of
-from rollout_kit.store.load import load
-from rollout_kit.store.scan import parse_line
+from rollout_kit.store.rollouts import load
 from rollout_kit.store.scope import group_of
 from rollout_kit.types import Key
 
@@ -262,7 +263,7 @@ def test_a_viewer_that_reads_an_index_still_names_the_lines_without_a_row(
         viewer = Viewer(Dataset([str(path)]), "")
         viewer.update()
         [file] = viewer.state()["files"]
-        assert file["rollouts"] == 1 and file["left_out"] == {FOREIGN: 1, REPEATED: 1}
+        assert file["rollouts"] == 1 and file["left_out"] == {NOT_OURS: 1, REPEATED: 1}
 
 
 @pytest.mark.parametrize(

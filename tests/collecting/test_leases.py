@@ -27,8 +27,7 @@ from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
 from rollout_kit.store.columns import Columns
 from rollout_kit.store.index import RecordMaker
 from rollout_kit.store.journal import NoJournal
-from rollout_kit.store.lines import info_of
-from rollout_kit.store.scan import dump_line
+from rollout_kit.store.lines import dump_line, info_of
 from rollout_kit.types import Attempt, Failure, Key, Outcome, Rollout, StoredTurn, Task, Unverified
 
 

@@ -25,8 +25,9 @@ from rollout_kit.collecting.history import git_state
 from rollout_kit.errors import ConfigError, ModelError, OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import mark_as, row_of
-from rollout_kit.store.load import load
+from rollout_kit.store.kinds import mark_as
+from rollout_kit.store.lines import row_of
+from rollout_kit.store.rollouts import load
 from rollout_kit.types import JsonObject, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(40)]

@@ -23,7 +23,7 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import input_items, make_response, message_item
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.store.load import load as load_rollouts
+from rollout_kit.store.rollouts import load as load_rollouts
 from rollout_kit.types import JsonObject
 
 AGENTS = "responses_api_agents"

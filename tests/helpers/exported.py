@@ -17,7 +17,7 @@ from rollout_kit.responses import (
 from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scores import build_group_line
-from rollout_kit.store.lines import key_of
+from rollout_kit.store.kinds import key_of
 from rollout_kit.store.scope import Group, group_of
 
 TOOLS = [

@@ -15,7 +15,7 @@ from rollout_kit.api.testing import run_virtual
 from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scores import build_group_line, read_scored
-from rollout_kit.store.lines import key_of
+from rollout_kit.store.kinds import key_of
 from rollout_kit.store.scope import Group
 
 export_main = as_function("ng_export")

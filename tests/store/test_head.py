@@ -20,7 +20,7 @@ ADDED = """    num_jokes: Annotated[
 PROBE = """
 import json, sys
 from pathlib import Path
-from rollout_kit.analysis.export.expression import Filter
+from rollout_kit.store.filters.expression import Filter
 from rollout_kit.analysis.metrics.aggregate import Aggregate
 from rollout_kit.store.head import describe
 from rollout_kit.store.index import open_index

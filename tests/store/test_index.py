@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.store.columns import LEFT_OUT, MAX_TEXTS
-from rollout_kit.store.index import BATCH, FOREIGN, REPEATED, TORN, Index, LineChanged
-from rollout_kit.store.lines import head_reader, key_of
+from rollout_kit.store.index import BATCH, Index, LineChanged
+from rollout_kit.store.kinds import NOT_OURS, REPEATED, TORN, HeadReader, key_of
 from rollout_kit.types import Key
 
 
@@ -92,7 +92,7 @@ def test_every_form_of_line_is_told_apart(tmp_path: Path) -> None:
     ]
     assert index.columns.value("failure", 3) == "ServerError"
     assert index.columns.value("output_tokens", 1) == 3
-    assert index.left_out == {REPEATED: 1, FOREIGN: 5}
+    assert index.left_out == {REPEATED: 1, NOT_OURS: 5}
     assert index.rest == b'{"cut": ' and index.why_no_last() == TORN
 
 
@@ -106,9 +106,9 @@ def test_a_line_that_is_nested_too_deep_is_no_rollout(tmp_path: Path) -> None:
     assert [index.key(row).task_id for row in range(len(index))] == [
         key.task_id for key in map(key_of, (line(0, 0, "x", 1.0), line(2, 0, "x", 1.0))) if key
     ]
-    assert index.left_out == {FOREIGN: 1}
-    heads = [head_reader()(each.encode()) for each in lines]
-    assert [head is None for head in heads] == [False, True, False]
+    assert index.left_out == {NOT_OURS: 1}
+    kinds = [HeadReader().judge(each.encode()).kind for each in lines]
+    assert kinds == ["rollout", "unreadable", "rollout"]
 
 
 def test_a_file_that_grows_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:

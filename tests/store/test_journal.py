@@ -21,8 +21,8 @@ from rollout_kit.errors import OutputError
 from rollout_kit.serving.transport.wire import scores_of
 from rollout_kit.store.files import OutputPaths, write_atomically
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import build_line, key_of, rollout_of, row_of, with_verdict
-from rollout_kit.store.scan import dump_line
+from rollout_kit.store.kinds import key_of
+from rollout_kit.store.lines import build_line, dump_line, rollout_of, row_of, with_verdict
 from rollout_kit.types import Key, Rollout, Task, Unverified
 
 

@@ -17,7 +17,9 @@ from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.index import Index
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.lines import Contents, LinePlace, Refusal, kind_of, parse_head, rollout_of
+from rollout_kit.store.kinds import kind_of, parse_head
+from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.scan import Contents, LinePlace, Refusal
 from rollout_kit.types import Rollout
 
 

@@ -5,9 +5,9 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from command import as_function
@@ -21,6 +21,7 @@ from rollout_kit.errors import OutputError
 from rollout_kit.store import index as kept
 from rollout_kit.store.files import OutputLock, OutputPaths
 from rollout_kit.store.index import Index
+from rollout_kit.store.rollouts import StoredLine
 from rollout_kit.store.tasks import task_id_of
 
 command = as_function("ng_merge")
@@ -323,12 +324,13 @@ def fields_of(index: Index) -> list[Any]:
 def test_sources_are_known_by_their_indexes_and_the_merge_gets_one(
     indexed: list[Path], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(raw: bytes) -> None:
-        raise AssertionError("a line was read to learn its key")
+    def refuse(stream: BinaryIO, *more: object) -> Iterator[StoredLine]:
+        assert not stream.read(), "a line was read to learn its key"
+        yield from ()
 
     ordered = f"+input_jsonl_fpath={tmp_path / 'tasks.jsonl'}"
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "head_reader", lambda: refuse)
+        patched.setattr(reading, "judge_lines", refuse)
         status, _ = run(*indexed, f"+output_jsonl_fpath={tmp_path / 'm.jsonl'}", ordered)
     assert status == 0
     for shard in indexed:

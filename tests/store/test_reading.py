@@ -15,13 +15,13 @@ import pytest
 from support import HANG_S
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.reading import MAX_LINE, PIECE, LineTooLong, iterate_lines, read_whole
+from rollout_kit.reading import MAX_LINE, PIECE, LineTooLong, iterate_lines, read_lines, read_whole
 from rollout_kit.serving.transport.cassette import Cassette, Tapes
 from rollout_kit.store.arms.template import read_yaml
 from rollout_kit.store.input import input_file, number_lines
-from rollout_kit.store.load import load
 from rollout_kit.store.outputs import is_output
-from rollout_kit.store.scan import check_form, read_lines
+from rollout_kit.store.rollouts import load
+from rollout_kit.store.scan import check_form
 
 ROW = b'{"responses_create_params": {"input": "hi"}}\n'
 
@@ -86,7 +86,10 @@ def test_a_line_without_an_end_is_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", ["load", "input"])
-def test_a_stored_file_may_have_such_a_line_too(reader: str, tmp_path: Path) -> None:
+def test_a_stored_file_may_have_such_a_line_too(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout_kit.store.rollouts.MAX_STORED", MAX_LINE)
     write_endless(tmp_path / "rollouts.jsonl")
     with pytest.raises(LineTooLong):
         READERS[reader](tmp_path / "rollouts.jsonl")

@@ -16,7 +16,7 @@ from rollout_kit.api.testing import run_virtual
 from rollout_kit.errors import OutputError
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
-from rollout_kit.store.load import load
+from rollout_kit.store.rollouts import load
 
 compare = as_function("ng_compare")
 export = as_function("ng_export")
@@ -95,8 +95,7 @@ def test_an_index_that_a_newer_version_kept_hides_no_line(
     monkeypatch.setattr("rollout_kit.store.index.SMALL", 0)
     bench = Bench(tmp_path)
     with monkeypatch.context() as later:  # the newer version: its lines and its index
-        for module in ("lines", "index"):
-            later.setattr(f"rollout_kit.store.{module}.SCHEMA", 2)
+        later.setattr("rollout_kit.store.kinds.SCHEMA", 2)
         later.setattr("rollout_kit.store.columns.MAGIC", b"rollout index 4 of schema 2\n")
         run_virtual(bench.collect(ROWS))
     assert {each["schema"] for each in bench.lines()} == {2}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import number_of
+from ...reading import read_object
 from ...store.files import OutputPaths, check_replaceable
-from ...store.scan import read_object
 from ...types import JsonObject
 
 QUANTILES = (0.1, 0.5, 0.9)

@@ -18,7 +18,8 @@ from ...responses import (
     output_items,
     reasoning_item,
 )
-from ...store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, key_of, rollout_of
+from ...store.kinds import key_of
+from ...store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, rollout_of
 from ...store.tasks import task_id_of
 from ...types import GroupScore, JsonObject, Key, Rollout
 from .conversation import Conversation, is_cut_off, text_of

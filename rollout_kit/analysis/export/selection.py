@@ -13,12 +13,13 @@ from typing import Any
 
 from ...config.keys import SelectionConfig
 from ...errors import ConfigError, suggest
+from ...store.filters.expression import filtering
 from ...store.outputs import files_of
+from ...store.rollouts import BareLine, Candidate
 from ...store.scope import Group, arm_of_key, group_of
 from ...types import Key, Rollout
 from .conversation import digest, is_cut_off, said_by
-from .expression import filtering
-from .source import BareLine, Candidate, RolloutSource
+from .source import RolloutSource
 
 NO_RESPONSE = "without a response"
 

@@ -24,7 +24,8 @@ from ...responses import (
     pair_outputs,
 )
 from ...serving.endpoints.chat import RAW
-from ...store.lines import info_of, kind_of
+from ...store.kinds import kind_of
+from ...store.lines import info_of
 from ...types import JsonObject, RolloutInfo
 from .span_messages import arguments_of, output_of, to_messages, to_text
 

@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from ...store.head import LATENCIES, MEANS, USAGE
-from ...store.lines import A_NUMBER
+from ...store.kinds import A_NUMBER
 from ...store.scope import Group
 from ...types import JsonObject, Rollout, RolloutInfo, is_countable
 from .groups import STATS, Groups, Moments

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...store.own_tasks import OwnTasks
 from ...store.scope import Group, parse_scope
+from ...store.tasks import OwnTasks
 from ...types import JsonObject, Rollout
 from .aggregate import CALLS, REWARDS, Aggregate, kept
 from .groups import Groups

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp
 from ..._version import __version__
 from ...errors import ConfigError, RolloutKitError
 from ...store.columns import Columns
+from ...store.filters.masks import status_of
 from ...store.index import LineChanged
 from ...store.scope import arm_of_key, parse_scope
 from ...types import JsonObject, Key
-from ..export.masks import status_of
 from ..pages.site import as_json, build_site, read_json, refuse
 from .compared import compare_outputs
 from .dataset import ROW_BITS, ROW_MASK, Dataset

@@ -10,20 +10,21 @@ from itertools import chain
 from pathlib import Path
 
 from ...errors import ConfigError, OutputError, suggest
-from ...reading import MAX_LINE, open_file
+from ...reading import MAX_LINE, open_file, parse_line, read_object
 from ...store.arms.order import ArmOrder
 from ...store.compact import hex_number
 from ...store.files import OutputPaths
-from ...store.groups.rewards import GroupRewards, find_group_rewards
-from ...store.index import OPEN, Index, cache_path
+from ...store.filters.masks import COMPUTED, rows_of_task
+from ...store.groups.rewards import GroupRewards
+from ...store.index import Index, cache_path
+from ...store.kinds import OPEN
 from ...store.labels import Labels
 from ...store.lines import rollout_of
 from ...store.outputs import files_in, is_output, size_of
-from ...store.scan import parse_line, read_object
+from ...store.rollouts import find_group_rewards
 from ...store.scope import parse_scope
 from ...types import Key, Rollout
 from ..export.grouped import is_group
-from ..export.masks import COMPUTED, rows_of_task
 
 ROW_BITS = 40
 """A row's id is the number of its file and, in this many bits, its number in the file."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...store.arms.order import Place
+from ...store.filters.masks import value_in
 from ...store.scope import Group, parse_scope
 from ...types import JsonObject
-from ..export.masks import value_in
 from ..metrics.aggregate import Aggregate
 from .dataset import ROW_BITS, ROW_MASK, Dataset
 

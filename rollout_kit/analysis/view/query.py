@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from ...errors import ConfigError, suggest
+from ...reading import parse_line
 from ...serving.workers.matching import LineMatcher
 from ...store.arms.order import Place
+from ...store.filters.expression import Filter, names_in, parse
+from ...store.filters.masks import COMPUTED, both, mask_of, split, value_in
 from ...store.index import LineChanged
-from ...store.scan import parse_line
-from ..export.expression import Filter, names_in, parse
-from ..export.masks import COMPUTED, both, mask_of, split, value_in
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 
 STEP = 4096

@@ -5,14 +5,14 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError
+from ...reading import parse_line
 from ...responses import has_provider_data, without_provider_data
+from ...store.filters.masks import rows_of_task, status_of
 from ...store.index import LineChanged
 from ...store.labels import Labelled
 from ...store.lines import rollout_of
-from ...store.scan import parse_line
 from ...types import JsonObject
 from ..export.conversation import digest, said_by
-from ..export.masks import rows_of_task, status_of
 from .dataset import ROW_BITS, Dataset, Part
 from .unfinished import describe_unfinished
 

@@ -9,7 +9,7 @@ from ...config.keys import ViewConfig
 from ...errors import number_of
 from ...serving.sockets import bind_page, url_of
 from ...serving.transport.app import served
-from ..export.expression import parse
+from ...store.filters.expression import parse
 from .app import Viewer, build_app
 from .dataset import Dataset
 

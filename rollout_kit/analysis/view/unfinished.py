@@ -7,15 +7,15 @@ from itertools import chain
 from pathlib import Path
 
 from ...errors import ConfigError
+from ...reading import parse_line, read_object
 from ...responses import Item, output_items, without_provider_data
+from ...store.filters.masks import rows_of_task
 from ...store.index import LineChanged
 from ...store.input import number_lines
 from ...store.lines import row_of
-from ...store.scan import parse_line, read_object
 from ...store.tasks import task_id_of
 from ...store.turns import read_turns
 from ...types import JsonObject, Key
-from ..export.masks import rows_of_task
 from .dataset import StoredOutput
 
 

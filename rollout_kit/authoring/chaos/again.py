@@ -7,9 +7,9 @@ from pathlib import Path
 
 import orjson
 
+from ...reading import parse_line
 from ...store.files import OutputPaths
-from ...store.lines import key_of
-from ...store.scan import parse_line
+from ...store.kinds import key_of
 from ...types import Key
 from .findings import Finding, Invariant
 from .processes import Processes

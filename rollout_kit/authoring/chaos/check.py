@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
+from ...reading import read_object
 from ...store.files import OutputPaths
-from ...store.lines import key_of, kind_of, was_verified
-from ...store.scan import read_object
+from ...store.kinds import key_of, kind_of
+from ...store.lines import was_verified
 from ...types import JsonObject, Key
 from .findings import Finding, Invariant
 

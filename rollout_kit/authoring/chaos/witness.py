@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...reading import parse_line
 from ...store.files import OutputPaths
-from ...store.lines import key_of
-from ...store.scan import parse_line
+from ...store.kinds import key_of
 from ...types import Key
 from .findings import Finding, Invariant
 

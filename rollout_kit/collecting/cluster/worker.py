@@ -31,7 +31,7 @@ from ...serving.transport.encoding import encode_reply
 from ...serving.transport.http import HttpClient
 from ...serving.transport.peers import Peers
 from ...session import Session, Spent, entered
-from ...store.scan import refuse_line
+from ...store.lines import refuse_line
 from ...types import Attempt, JsonObject, StoredTurn, Unverified
 from ..agents import AgentPlan
 from ..pacing.bill import Ledger

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
 from ...config.keys import MlflowConfig, TrackersConfig, WandbConfig
+from ...reading import read_object
 from ...secrets import mask, secret_values
 from ...serving.transport.loop import interrupts
 from ...store.files import OutputPaths
-from ...store.scan import read_object
 from ...types import JsonObject, Say
 from ..live.snapshot import Snapshot
 from ..run import Ending, Run

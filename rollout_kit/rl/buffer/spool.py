@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from ...errors import OutputError
+from ...reading import parse_line, read_lines
 from ...store.files import write_atomically
-from ...store.scan import parse_line, read_lines
 from .group import BufferedGroup
 from .shelf import Shelf
 

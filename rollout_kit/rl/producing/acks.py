@@ -4,9 +4,10 @@ tells what a lost buffer held."""
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ...reading import parse_line, read_lines
 from ...store.held import HeldFile
-from ...store.lines import Kind, mark, now_text
-from ...store.scan import dump_line, parse_line, read_lines
+from ...store.kinds import Kind, mark
+from ...store.lines import dump_line, now_text
 from ..buffer.group import Settled
 
 KIND: Kind = "ack"

@@ -25,8 +25,8 @@ from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, numb
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
 from ...store.groups.members import HeldLine, HeldMember, hold_line
 from ...store.groups.reading import read_groups
-from ...store.groups.rewards import find_group_rewards
 from ...store.journal import Journal
+from ...store.rollouts import find_group_rewards
 from ...store.scope import Group, group_of
 from ...time_limit import running_loop
 from ...types import Attempt, JsonObject, Key, Say, Task

@@ -1,13 +1,12 @@
 """Reads whole groups from a file of rollouts, in one pass; memory holds open groups only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ...types import JsonObject, Key
-from ..lines import head_reader, kind_of, parse_head
-from ..scan import parse_line, read_lines
+from ..rollouts import RolloutFile
 from ..scope import Group, group_of
 from ..tasks import BREATH
 from .members import HeldLine, HeldMember, hold, task_of
@@ -33,32 +32,23 @@ async def read_groups(
     the end. Other work of the event loop goes on meanwhile."""
     begun: dict[Group, FoundGroup] = {}
     left = set(wanted)
-    for number, (key, offset, raw) in enumerate(_read_keys(path, size), 1):
+    for number, line in enumerate(RolloutFile(path).heads(), 1):
+        if line.offset >= size:
+            break
         if number % BREATH == 0:
             await asyncio.sleep(0)
-        if (group := group_of(key)) not in left or (line := parse_line(raw)) is None:
+        assert line.head is not None
+        if (group := group_of(key := line.head.key)) not in left:
             continue
+        row = line.row
         found = begun.get(group)
         if found is None:
-            found = begun[group] = FoundGroup(group, task_of(line), {})
-        place = HeldLine.of(path, offset, raw) if with_places else None
-        found.members.setdefault(key, hold(key, line)._replace(place=place))
+            found = begun[group] = FoundGroup(group, task_of(row), {})
+        place = HeldLine.of(path, line.offset, line.raw) if with_places else None
+        found.members[key] = hold(key, row)._replace(place=place)
         if len(found.members) == wanted[group]:
             left.discard(group)
             yield begun.pop(group)
     for found in begun.values():
         if wanted[found.group] is None:
             yield found
-
-
-def _read_keys(path: Path, size: int) -> Iterator[tuple[Key, int, bytes]]:
-    """The lines of rollouts, with their keys and offsets."""
-    read_head = head_reader()
-    for offset, raw in read_lines(path):
-        if offset >= size:
-            return
-        head = read_head(raw)
-        if head is None and (row := parse_line(raw)) is not None:
-            head = parse_head(row) if kind_of(row, "rollout") == "rollout" else None
-        if head is not None:
-            yield head.key, offset, raw

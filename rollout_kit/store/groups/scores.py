@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+from ...reading import line_at, parse_line, read_lines
 from ...types import JsonObject, Key
 from ..files import OutputPaths
 from ..held import HeldFile
-from ..lines import A_NUMBER_OR_NULL, Kind, kind_of, mark, now_text
-from ..scan import line_at, parse_line, read_lines
+from ..kinds import A_NUMBER_OR_NULL, Kind, kind_of, mark
+from ..lines import now_text
 from ..scope import Group
 
 KIND: Kind = "group"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ....config.shard import Shard
+from ....reading import read_object
 from ....store.files import OutputPaths
 from ....store.manifest import last_input
-from ....store.scan import read_object
 from ....types import JsonObject
 
 UNIONS = ("settings", "verifiers", "verifier_parts", "prices")

@@ -17,6 +17,7 @@ from zlib import crc32
 import orjson
 
 from ....errors import ConfigError, OutputError
+from ....reading import line_at, parse_line
 from ....store.compact import small
 from ....store.files import OutputPaths, is_set_aside, lock, write_atomically, write_json
 from ....store.groups.members import group_digest
@@ -24,7 +25,7 @@ from ....store.groups.scores import Scored, read_scored
 from ....store.index import BATCH, KeptIndex, WrongIndex
 from ....store.input import number_lines
 from ....store.manifest import last_input
-from ....store.scan import check_form, check_schema, line_at, parse_line
+from ....store.scan import check_form, check_schema
 from ....store.scope import Group, name_of
 from ....store.tasks import task_id_of
 from ....types import JsonObject

@@ -8,16 +8,9 @@ from zlib import crc32
 from ....reading import open_file
 from ....store.files import OutputPaths
 from ....store.index import OF_KEYS, WANTED, KeptIndex, Rows
-from ....store.lines import (
-    NEWER,
-    LineHead,
-    LinePlace,
-    head_reader,
-    kind_of,
-    parse_head,
-    refuse_newer,
-)
-from ....store.scan import AT_ONCE, indexed_line, line_number, number_bytes, parse_line
+from ....store.kinds import NEWER, HeadReader, LineHead
+from ....store.rollouts import StoredLine, judge_lines, refuse
+from ....store.scan import AT_ONCE, indexed_line
 from ....types import Key
 from .findings import Findings
 
@@ -44,27 +37,26 @@ def read_source(
     rows. Other lines are named in `found`. WrongIndex if the index cannot be that of the file;
     OutputError if a newer version wrote a line."""
     index = KeptIndex(paths.index if trusts_index else None, WANTED | {"length"})
-    read_head, num_foreign = head_reader(), 0
+    reader, num_foreign = HeadReader(), 0
     with open_file(paths.main, AT_ONCE) as stream:
         index.descriptor = stream.fileno()
         for piece in index.load():
             if isinstance(piece, Rows):
                 for start in range(piece.start, piece.end, AT_A_TIME):
                     yield piece._replace(start=start, end=min(piece.end, start + AT_A_TIME))
-                continue
-            raw = indexed_line(index.descriptor, piece)
-            if (line := _read_line(paths.main, piece, raw, read_head(raw))) is None:
+            elif (line := _found(paths.main, indexed_line(index, piece))) is None:
                 num_foreign += 1
             else:
                 yield line
         stream.seek(index.size)
-        for offset, raw in number_bytes(stream, index.size):
-            if (line := _read_line(paths.main, offset, raw, read_head(raw))) is not None:
+        for each in judge_lines(stream, reader, index.size):
+            if (line := _found(paths.main, each)) is not None:
                 yield line
-            elif raw.endswith(b"\n") or parse_line(raw) is not None:
-                num_foreign += 1
+            elif each.is_torn:
+                size = len(each.raw)
+                found.torn.append(f"{paths.main}: its last line is cut off ({size:,} bytes)")
             else:
-                found.torn.append(f"{paths.main}: its last line is cut off ({len(raw):,} bytes)")
+                num_foreign += 1
     found.name_foreign(paths.main, num_foreign)
 
 
@@ -84,13 +76,11 @@ def split_rows(rows: Rows) -> Iterator[FoundLine]:
         yield FoundLine(offset, size, check, LineHead(key, settings, verifier))
 
 
-def _read_line(path: Path, offset: int, raw: bytes, head: LineHead | None) -> FoundLine | None:
-    """The line if it is a rollout; `head` is what a quick look at it gave."""
-    if head is None and (line := parse_line(raw)) is not None:
-        if (kind := kind_of(line, "rollout")) == NEWER:
-            number = line_number(LinePlace(path, offset))
-            raise refuse_newer(path, number, line, is_output=False)
-        head = parse_head(line) if kind == "rollout" else None
-    if head is None or not 0 <= head.key.rollout_index < NONE:
+def _found(path: Path, line: StoredLine) -> FoundLine | None:
+    """A line if it is a rollout."""
+    if line.kind == NEWER:
+        raise refuse(path, line, is_output=False)
+    head = line.head
+    if line.kind != "rollout" or head is None or not 0 <= head.key.rollout_index < NONE:
         return None
-    return FoundLine(offset, len(raw), crc32(raw), head)
+    return FoundLine(line.offset, len(line.raw), crc32(line.raw), head)

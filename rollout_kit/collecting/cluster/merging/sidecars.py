@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from ....reading import parse_line, read_lines
 from ....store.compact import Keys
 from ....store.files import OutputPaths, write_atomically
-from ....store.lines import key_of, now_text
+from ....store.kinds import key_of
+from ....store.lines import now_text
 from ....store.manifest import MAX_INPUTS
-from ....store.scan import parse_line, read_lines
 from ....types import JsonObject, Key
 from ...results import Status
 from .findings import UNIONS

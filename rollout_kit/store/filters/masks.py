@@ -17,9 +17,9 @@ from math import isnan
 from typing import Any
 
 from ...errors import ConfigError
-from ...store.columns import Columns
-from ...store.compact import hex_number
-from ...store.scope import parse_scope
+from ..columns import Columns
+from ..compact import hex_number
+from ..scope import parse_scope
 from .expression import EQUALS, ORDERS, SUMS, WRONG_VALUES, evaluate, names_in
 
 

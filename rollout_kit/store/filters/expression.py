@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from ...errors import ConfigError, suggest
-from ...store.head import FIELDS
-from ...store.scope import arm_of_key
 from ...types import Rollout
+from ..head import FIELDS
+from ..scope import arm_of_key
 
 MAX_CHARS, MAX_DEPTH = 10_000, 50
 
