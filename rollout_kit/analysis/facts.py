@@ -8,7 +8,7 @@ from pathlib import Path
 from ..reading import parse_line, read_lines, read_object
 from ..store.files import OutputPaths
 from ..store.filters.expression import Filter
-from ..store.kinds import key_of, kind_of
+from ..store.rollouts import iterate_beside
 from ..store.scope import parse_scope
 from ..types import JsonObject, Key, Rollout
 from .export.source import RolloutSource
@@ -85,11 +85,12 @@ def gather(
             done.add(rollout.key)
     facts.left_out = source.left_out
     last: dict[Key, JsonObject] = {}
-    for line in _failure_lines(paths.failures) if has_failures else ():
-        if (key := key_of(line)) is not None and key not in done:
-            last[key] = line
+    for line in iterate_beside(paths.failures, "failure") if has_failures else ():
+        if line.kind == "failure" and line.head is not None and line.head.key not in done:
+            last[line.head.key] = line.row
     for line in last.values():
-        reason = line["failure"].get("class")
+        failure = line.get("failure")
+        reason = failure.get("class") if isinstance(failure, dict) else None
         facts.failures[str(reason or "unknown")].append(line)
     facts.run = read_object(paths.manifest)
     facts.commits = list(dict.fromkeys(_commits(paths.runs)))
@@ -116,14 +117,6 @@ def _take(facts: Facts, rollout: Rollout, threshold: float) -> None:
     is_cut = info.finish_reason in CUT_OFF
     kind = "right" if reward >= threshold else "cut off" if is_cut else "wrong"
     facts.examples[info.key.agent].setdefault(kind, rollout)
-
-
-def _failure_lines(path: Path) -> Iterator[JsonObject]:
-    for _, raw in read_lines(path):
-        line = parse_line(raw)
-        is_failure = line is not None and kind_of(line, "failure") == "failure"
-        if line is not None and is_failure and isinstance(line.get("failure"), dict):
-            yield line
 
 
 def _commits(path: Path) -> Iterator[str]:

@@ -277,6 +277,14 @@ def why_left_out(raw: bytes) -> str:
     return NOT_OURS if key_of({**line, "reward": 0}) is None else NO_NUMBER
 
 
+def why_unreadable(raw: bytes) -> str:
+    """Why a line is no JSON object."""
+    try:
+        return f"not a JSON object but {type(orjson.loads(raw)).__name__}"
+    except orjson.JSONDecodeError as error:
+        return f"not JSON: {error}"
+
+
 def score_names(block: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the fields that the verifier set, by the `rollout` block of a line."""
     return tuple([name for name in block.get("scores", ()) if isinstance(name, str)])

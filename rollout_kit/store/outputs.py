@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..reading import open_file
-from .columns import Columns
 from .files import FLAT, OutputPaths, is_set_aside, main_of_sidecar
-from .index import RecordMaker
-from .scan import parse_newer
+from .kinds import NEWER, OF_KEY, HeadReader
 
 
 def files_of(words: Sequence[str]) -> list[Path]:
@@ -57,7 +55,7 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
 def is_output(path: Path) -> bool:
     """Whether one of the first lines is a rollout, also one of a newer version; of a file that has
     none yet, those beside it."""
-    maker = RecordMaker(Columns(), "rollout")
+    reader = HeadReader()
     try:
         with open_file(path) as stream:
             lines = [stream.readline(1 << 26) for _ in range(3)]
@@ -69,7 +67,7 @@ def is_output(path: Path) -> bool:
         beside = OutputPaths(path)
         sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
         return any(sizes)
-    return any(raw and (maker.make(0, raw) or parse_newer(raw)) for raw in lines)
+    return any(reader.judge(raw).kind in {*OF_KEY, NEWER} for raw in lines if raw)
 
 
 def size_of(path: Path) -> int:

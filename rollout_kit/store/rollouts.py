@@ -4,8 +4,10 @@
 key once, with the scores of their groups and what people have labelled them with.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -14,7 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, OutputError, how_to_install
-from ..reading import MAX_STORED, Lines, line_at, line_number, number_bytes, open_file, parse_line
+from ..reading import (
+    AT_ONCE,
+    MAX_STORED,
+    Lines,
+    line_at,
+    line_number,
+    number_bytes,
+    open_file,
+    parse_line,
+)
 from ..types import GroupScore, JsonObject, Key, Rollout
 from .columns import LEFT_OUT
 from .compact import Keys
@@ -22,7 +33,7 @@ from .files import OutputPaths
 from .filters.expression import Filter, fields_of, filtering, names_in
 from .filters.masks import mask_of, split, value_in
 from .groups.rewards import GroupRewards, join
-from .index import LineChanged, open_index
+from .index import KeptIndex, LineChanged, Rows, WrongIndex, open_index
 from .input import place_lines, plain_path
 from .kinds import (
     NEWER,
@@ -74,6 +85,13 @@ def judge_lines(stream: Lines, reader: HeadReader, offset: int = 0) -> Iterator[
     judge = reader.judge
     for at, raw in number_bytes(stream, offset):
         yield StoredLine(0, at, raw, judge(raw))
+
+
+def iterate_beside(path: Path, default: str) -> Iterator[StoredLine]:
+    """The lines of a file beside an output, which may not be there; `default` is what a line is
+    that does not say it."""
+    with suppress(FileNotFoundError), open_file(path, AT_ONCE) as stream:
+        yield from judge_lines(stream, HeadReader(default))
 
 
 class BareLine(Exception):
@@ -161,6 +179,23 @@ class RolloutFile:
             elif kind not in OF_KEY:
                 self.left_out[why_left_out(line.raw)] += 1
 
+    def pieces(self, index: KeptIndex) -> Iterator[Rows | StoredLine]:
+        """The file in its order: rollouts that its index tells as rows, and all other lines. Those
+        behind what the index covers can be told to it meanwhile. WrongIndex if the index cannot be
+        that of the file; OSError if the file cannot be read."""
+        with open_file(self.path, AT_ONCE) as stream:
+            index.descriptor = stream.fileno()
+            for piece in index.load():
+                if isinstance(piece, Rows):
+                    yield piece
+                    continue
+                if piece and os.pread(index.descriptor, 1, piece - 1) != b"\n":
+                    raise WrongIndex
+                raw = line_at(index.descriptor, piece)
+                yield StoredLine(0, piece, raw, index.maker.reader.judge(raw))
+            stream.seek(index.size)
+            yield from judge_lines(stream, index.maker.reader, index.size)
+
     def keys(self) -> Iterator[Key]:
         """The keys of the rollouts."""
         return (line.head.key for line in self.heads() if line.head is not None)
@@ -172,8 +207,12 @@ class RolloutFile:
 
     def at(self, offset: int) -> Rollout | None:
         """The rollout whose line begins at an offset; None if there is none."""
+        return self.join_raw(self.raw_at(offset))
+
+    def raw_at(self, offset: int) -> bytes:
+        """The line that begins at an offset, as it stands."""
         with open_file(self.path) as stream:
-            return self.join_raw(line_at(stream.fileno(), offset))
+            return line_at(stream.fileno(), offset)
 
     def where(self, expression: str) -> Iterator[Rollout]:
         """The rollouts for which a filter holds, as in `reward < 0.5 and num_turns > 8`;

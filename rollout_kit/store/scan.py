@@ -1,26 +1,24 @@
 """Reading the files of an output, line by line, without trusting any line."""
 
-import os
 import re
 from array import array
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..errors import OutputError
-from ..reading import AT_ONCE, line_at, line_number, open_file, parse_line, read_lines
+from ..reading import line_number, open_file, parse_line, read_lines
 from ..types import JsonObject, Key
 from .compact import Keys
 from .files import OutputPaths
 from .index import BATCH, KeptIndex, Rows, WrongIndex
-from .kinds import FOREIGN, NEWER, PRESENT, UNREADABLE, HeadReader, LineHead, kind_of, refuse_newer
+from .kinds import FOREIGN, NEWER, PRESENT, UNREADABLE, LineHead, kind_of, refuse_newer
 from .nemo_gym import is_theirs
-from .rollouts import StoredLine, judge_lines, refuse
+from .rollouts import RolloutFile, StoredLine, iterate_beside, refuse
 
 HEAD = 1 << 16
 """Bytes at the start of a file that show its form."""
@@ -192,7 +190,7 @@ def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
         found = _read_main(paths.main, index)
     for path, default in ((paths.unverified, "unverified"), (paths.failures, "failure")):
         num_own = num_foreign = num_unreadable = 0
-        for line in _lines_beside(path, default):
+        for line in iterate_beside(path, default):
             if line.kind == UNREADABLE:
                 num_unreadable += not line.is_torn
             elif _take_other(found, line, path):
@@ -204,35 +202,26 @@ def scan(paths: OutputPaths, index: KeptIndex | None = None) -> Contents:
     return found
 
 
-def _lines_beside(path: Path, default: str) -> Iterator[StoredLine]:
-    """The lines of a file that may not be there."""
-    with suppress(FileNotFoundError), open_file(path, AT_ONCE) as stream:
-        yield from judge_lines(stream, HeadReader(default))
-
-
 def _read_main(path: Path, index: KeptIndex) -> Contents:
     """What the main file holds. The lines behind those of the index are read, and told to it."""
     found = Contents(size=path.stat().st_size)
     lines = _MainLines(path, found)
-    with open_file(path, AT_ONCE) as stream:
-        index.descriptor = stream.fileno()
-        for piece in index.load():
-            if isinstance(piece, Rows):
-                lines.take_rows(piece)
-            elif lines.take(line := indexed_line(index, piece)):
-                found.checks.append(crc32(line.raw))
-        stream.seek(index.size)
-        maker = index.maker
-        for line in judge_lines(stream, maker.reader, index.size):
-            if line.is_torn:
-                break  # to be repaired
-            if not line.raw.endswith(b"\n"):
-                line.raw += b"\n"  # as the repair does
-            record = maker.record(line.offset, line.raw, line.judged)
-            counts = lines.take(line)
+    for piece in RolloutFile(path).pieces(index):
+        if isinstance(piece, Rows):
+            lines.take_rows(piece)
+        elif piece.offset < index.size:
+            if lines.take(piece):
+                found.checks.append(crc32(piece.raw))
+        elif piece.is_torn:
+            break  # to be repaired
+        else:
+            if not piece.raw.endswith(b"\n"):
+                piece.raw += b"\n"  # as the repair does
+            record = index.maker.record(piece.offset, piece.raw, piece.judged)
+            counts = lines.take(piece)
             is_odd = not (counts and record and record.is_plain)
             is_kept = counts or (record is not None and record.kind != "rollout")
-            index.keep(line.offset, line.raw, record if is_kept else None, is_odd=is_odd)
+            index.keep(piece.offset, piece.raw, record if is_kept else None, is_odd=is_odd)
             if index.num_waiting >= BATCH:
                 index.flush()
     check_lines(path, lines.num_own, found.foreign, lines.num_unreadable)
@@ -282,14 +271,6 @@ class _MainLines:
                 raise WrongIndex
         found.checks.extend(columns.checks[part])
         self.num_own += rows.end - rows.start
-
-
-def indexed_line(index: KeptIndex, offset: int) -> StoredLine:
-    """The line that an index has at an offset; WrongIndex if none begins there."""
-    if offset and os.pread(index.descriptor, 1, offset - 1) != b"\n":
-        raise WrongIndex
-    raw = line_at(index.descriptor, offset)
-    return StoredLine(0, offset, raw, index.maker.reader.judge(raw))
 
 
 def _take_other(found: Contents, line: StoredLine, path: Path) -> bool:

@@ -8,25 +8,24 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from ..config.inputs import parse_only
 from ..errors import ConfigError, OutputError, number_of
-from ..reading import MAX_STORED, iterate_lines, parse_line
+from ..reading import read_lines
 from ..types import JsonObject, Key
 from .files import OutputPaths, aside, lock, main_of_sidecar, write_atomically
 from .input import plain_path
-from .kinds import FOREIGN, NEWER, key_of, kind_of, refuse_newer
+from .kinds import FOREIGN, NEWER, UNREADABLE, key_of, kind_of, refuse_newer, why_unreadable
 from .lines import Malformed, info_of
+from .rollouts import RolloutFile, StoredLine, refuse
 from .scan import check_beside, check_schema
 from .scope import is_named
-from .tasks import BREATH, TEXT_KEPT, number_lines
+from .tasks import BREATH, TEXT_KEPT
 
 
 class Stored(NamedTuple):
@@ -141,19 +140,18 @@ class Line(NamedTuple):
 def read_stored_lines(path: Path, name: str = "") -> Iterator[Line | NoResponse | Malformed]:
     """Yield every line of the file in order; ConfigError if reading fails, OutputError if a newer
     version wrote a line. `name` is the file's name as given."""
-    for number, raw in number_lines(path):
+    for line in RolloutFile(path).lines(parsed=True):
+        if line.kind == NEWER:
+            raise refuse_newer(name or path, line.number, line.row, is_output=False)
         try:
-            line = _parse(raw)
-            if (kind := kind_of(line, "rollout")) == NEWER:
-                raise refuse_newer(name or path, number, line, is_output=False)
-            found = _find_response(line, kind)
+            found = _find_response(line)
         except ValueError as error:
-            yield Malformed(number, str(error), raw[:TEXT_KEPT].decode("utf-8", "replace"))
+            yield Malformed(line.number, str(error), line.raw[:TEXT_KEPT].decode(errors="replace"))
             continue
         if found is None:
-            yield NoResponse(number, kind in ("failure", "malformed"))
+            yield NoResponse(line.number, line.kind in ("failure", "malformed"))
         else:
-            yield Line(number, *found)
+            yield Line(line.number, *found)
 
 
 def response_mark(content: JsonObject) -> int:
@@ -171,20 +169,13 @@ def _intern(key: Key) -> Key:
     return key._replace(agent=sys.intern(key.agent), scope=sys.intern(key.scope))
 
 
-def _parse(raw: bytes) -> JsonObject:
-    """The line; ValueError if it is no JSON object."""
-    try:
-        line = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(line, dict):
-        raise ValueError(f"not a JSON object but {type(line).__name__}")
-    return line
-
-
-def _find_response(line: JsonObject, kind: str) -> tuple[Key, JsonObject] | None:
+def _find_response(stored: StoredLine) -> tuple[Key, JsonObject] | None:
     """A line's key and content; None for a failure without a response, or another line that a run
     writes; ValueError for anything else."""
+    if stored.kind == UNREADABLE:
+        raise ValueError(why_unreadable(stored.raw))
+    line = stored.row
+    kind = kind_of(line, "rollout")
     if kind == FOREIGN:
         raise ValueError(f"not a stored rollout: its kind, '{line['kind']}', is not known")
     if kind not in ("rollout", "unverified"):
@@ -246,27 +237,23 @@ def drop_stale(
     """Take outdated rollouts out of the output. In a dry run they stay, and their keys are
     returned. `verifiers`: agent → fingerprint. OutputError if a newer version wrote a line."""
 
-    def stale_key(raw: bytes, number: int = 0) -> Key | None:
-        """The key of a line with another verdict or response than this run will write."""
-        row = parse_line(raw) or {}
-        if (kind := kind_of(row, "rollout")) == NEWER:
-            raise refuse_newer(paths.main, number, row)
-        key = key_of(row) if kind == "rollout" else None
+    def is_stale(line: StoredLine) -> bool:
+        """Whether a rollout has another verdict or response than this run will write."""
+        if line.kind == NEWER:
+            raise refuse(paths.main, line, is_output=True)
+        key = line.head.key if line.head is not None and line.kind == "rollout" else None
         if key is None or key not in survey.rows or key.agent not in verifiers:
-            return None
+            return False
+        row = line.row
         is_verified = isinstance(row.get("response"), dict) and "reward" in row
         held = (info_of(row).verifier, response_mark(row)) if is_verified else None
-        return key if held != (verifiers[key.agent], survey.rows[key].mark) else None
+        return held != (verifiers[key.agent], survey.rows[key].mark)
 
-    try:
-        with paths.main.open("rb") as stream:
-            lines = enumerate(iterate_lines(stream, MAX_STORED), 1)
-            found = (stale_key(raw, number) for number, raw in lines)
-            stale = {key for key in found if key is not None}
-    except FileNotFoundError:
+    if not paths.main.exists():
         return set(), []
-    except OSError as error:
-        raise OutputError(f"cannot read {paths.main}: {error.strerror}") from None
+    lines = RolloutFile(paths.main).lines(parsed=True)
+    offsets = {line.offset: line.head.key for line in lines if is_stale(line) and line.head}
+    stale = set(offsets.values())
     if not stale:
         return set(), []
     for path in (paths.unverified, paths.failures):
@@ -278,12 +265,12 @@ def drop_stale(
     )
     if is_dry:
         return stale, [what]
-    kept = _leave_out(paths, lambda raw: stale_key(raw) is not None)
+    kept = _leave_out(paths, offsets)
     return set(), [f"{what}; the file as it was is kept in {kept}"]
 
 
-def _leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
-    """Rewrite the main file atomically without the lines that `drops` selects; returns the path of
+def _leave_out(paths: OutputPaths, offsets: Container[int]) -> Path:
+    """Rewrite the main file atomically without the lines at these offsets; returns the path of
     the original. OutputError, and nothing has changed, if that is not possible."""
     with lock(paths.main):
         kept = aside(paths.main)
@@ -292,8 +279,8 @@ def _leave_out(paths: OutputPaths, drops: Callable[[bytes], bool]) -> Path:
                 os.link(paths.main, kept)
             except OSError:  # a file system without links
                 shutil.copyfile(paths.main, kept)
-            with paths.main.open("rb") as stream:
-                write_atomically(paths.main, (raw for raw in stream if not drops(raw)))
+            lines = read_lines(paths.main)
+            write_atomically(paths.main, (raw for at, raw in lines if at not in offsets))
         except BaseException as error:
             with suppress(OSError):
                 kept.unlink(missing_ok=True)

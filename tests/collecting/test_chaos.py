@@ -81,7 +81,7 @@ def without(place: int, name: str, block: str = "") -> Callable[[Lines], Lines]:
         (lambda lines: lines[1:], Invariant.ACCOUNTED, 1, "is planned, but in none of the files"),
         (lambda lines: [*lines, lines[2]], Invariant.ONCE, 9, "duplicate of line 3"),
         (lambda lines: [*lines, "[1]"], Invariant.KEPT, 9, "not a JSON object"),
-        (lambda lines: [*lines, '{"reward": NaN}'], Invariant.KEPT, 9, "not JSON ("),
+        (lambda lines: [*lines, '{"reward": NaN}'], Invariant.KEPT, 9, "not JSON: "),
         (lambda lines: [*lines, {"reward": 1}], Invariant.KEPT, 9, "not a rollout"),
         (changed(3, reward=None), Invariant.HONEST, 4, "not a finite number: None"),
         (changed(3, reward="1"), Invariant.HONEST, 4, "not a finite number: '1'"),

@@ -382,7 +382,7 @@ def test_a_file_with_very_many_odd_lines_is_read_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rollout_kit.store.index.MAX_ODD", 3)
-    monkeypatch.setattr("rollout_kit.store.scan.indexed_line", None)
+    monkeypatch.setattr("rollout_kit.store.rollouts.line_at", None)
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(own(1, 0) + own(2, 0) + odd_line(22, 0, 0) * 2 + odd_line(11, 1, 1) * 3)
     assert opened(path) == plainly(path) == opened(path)

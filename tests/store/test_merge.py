@@ -15,10 +15,11 @@ from exported import line
 from support import Bench, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.collecting.cluster.merging import counting, merge, reading
+from rollout_kit.collecting.cluster.merging import counting, merge
 from rollout_kit.config.shard import Shard
 from rollout_kit.errors import OutputError
 from rollout_kit.store import index as kept
+from rollout_kit.store import rollouts
 from rollout_kit.store.files import OutputLock, OutputPaths
 from rollout_kit.store.index import Index
 from rollout_kit.store.rollouts import StoredLine
@@ -330,7 +331,7 @@ def test_sources_are_known_by_their_indexes_and_the_merge_gets_one(
 
     ordered = f"+input_jsonl_fpath={tmp_path / 'tasks.jsonl'}"
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "judge_lines", refuse)
+        patched.setattr(rollouts, "judge_lines", refuse)
         status, _ = run(*indexed, f"+output_jsonl_fpath={tmp_path / 'm.jsonl'}", ordered)
     assert status == 0
     for shard in indexed:

@@ -5,12 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
-from ...reading import parse_line
 from ...store.files import OutputPaths
-from ...store.kinds import key_of
-from ...types import Key
+from ...store.rollouts import RolloutFile, StoredLine
 from .findings import Finding, Invariant
 from .processes import Processes
 
@@ -35,7 +31,7 @@ def verify_sample(
     renewed = OutputPaths(processes.folder / "sample_renewed.jsonl")
     for path in renewed.all():
         path.unlink(missing_ok=True)
-    sample.write_bytes(b"".join(raw for _, raw in chosen))
+    sample.write_bytes(b"".join(line.raw for line in chosen))
     files = [f"+input_jsonl_fpath={sample}", f"+output_jsonl_fpath={renewed.main}"]
     started = processes.start("ng_reverify", [*argv, *files, f"+log_dir={processes.folder}/logs"])
     if not started.wait(timeout_s):
@@ -48,41 +44,34 @@ def verify_sample(
     return _compare(main, chosen, renewed.main)
 
 
-def _draw_lines(main: Path, number: int, seed: int) -> list[tuple[int, bytes]]:
-    """Draw lines with a reward, with equal probability, each with its number."""
-    rng, chosen, met = random.Random(seed), [], 0
-    with main.open("rb") as stream:
-        for line, raw in enumerate(stream, 1):
-            if _read_reward(raw) is None:
-                continue
-            met += 1
-            if len(chosen) < number:
-                chosen.append((line, raw))
-            elif (place := rng.randrange(met)) < number:
-                chosen[place] = (line, raw)
+def _draw_lines(main: Path, number: int, seed: int) -> list[StoredLine]:
+    """Draw rollouts with a reward, with equal probability."""
+    rng, met = random.Random(seed), 0
+    chosen: list[StoredLine] = []
+    for line in RolloutFile(main).heads():
+        if line.row.get("reward") is None:
+            continue
+        met += 1
+        if len(chosen) < number:
+            chosen.append(line)
+        elif (place := rng.randrange(met)) < number:
+            chosen[place] = line
     return chosen
 
 
-def _compare(main: Path, chosen: list[tuple[int, bytes]], renewed: Path) -> Again:
-    rewards: dict[Key | None, float | None] = {}
-    if renewed.exists():
-        for raw in renewed.read_bytes().splitlines():
-            rewards[key_of(orjson.loads(raw))] = _read_reward(raw)
+def _compare(main: Path, chosen: list[StoredLine], renewed: Path) -> Again:
+    again = RolloutFile(renewed).rollouts() if renewed.exists() else ()
+    rewards = {rollout.key: rollout.reward for rollout in again}
     found = Again()
-    for line, raw in chosen:
-        key = key_of(orjson.loads(raw))
+    for line in chosen:
+        assert line.head is not None
+        key, old = line.head.key, line.row["reward"]
         if (new := rewards.get(key)) is None:
             continue
         found.compared += 1
-        if (old := _read_reward(raw)) != new:
+        if old != new:
             what = f"its reward is {old:g}, but verifying the same response again gives {new:g}"
-            found.findings.append(Finding(Invariant.HONEST, what, key, main, line))
+            found.findings.append(Finding(Invariant.HONEST, what, key, main, line.number))
     if not found.compared:
         found.why_not = "ng_reverify gave no verdict on any of them"
     return found
-
-
-def _read_reward(raw: bytes) -> float | None:
-    """The reward of a valid line, or None."""
-    row = parse_line(raw) or {}
-    return row.get("reward") if key_of(row) is not None else None

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from ...reading import read_object
 from ...store.files import OutputPaths
-from ...store.kinds import key_of, kind_of
+from ...store.kinds import UNREADABLE, key_of, kind_of, why_unreadable
 from ...store.lines import was_verified
+from ...store.rollouts import RolloutFile
 from ...types import JsonObject, Key
 from .findings import Finding, Invariant
 
@@ -63,8 +61,7 @@ def check_files(paths: OutputPaths) -> CheckedFiles:
         (paths.failures, "failure"),
         (paths.turns, "turn"),
     ):
-        for number, row in _read_rows(path, found):
-            kind = kind_of(row, default)
+        for number, row, kind in _read_rows(path, default, found):
             match default if kind == "rollout" else kind:
                 case "rollout":
                     _check_rollout(found, path, number, row)
@@ -99,27 +96,18 @@ def check_plan(found: CheckedFiles, planned: Planned) -> None:
     ]
 
 
-def _read_rows(path: Path, found: CheckedFiles) -> Iterator[tuple[int, JsonObject]]:
-    """Read numbered lines; record lines that are not JSON objects."""
-    try:
-        stream = path.open("rb")
-    except FileNotFoundError:
-        return
-    with stream:
-        for number, raw in enumerate(stream, 1):
-            try:
-                row: Any = orjson.loads(raw)
-            except orjson.JSONDecodeError as error:
-                what = f"not JSON ({error})"
-                if not raw.endswith(b"\n"):
-                    what = "a torn last line: continuing the collection repairs it"
-                found.findings.append(Finding(Invariant.KEPT, what, None, path, number))
-                continue
-            if isinstance(row, dict):
-                yield number, row
-            else:
-                what = "not a JSON object"
-                found.findings.append(Finding(Invariant.KEPT, what, None, path, number))
+def _read_rows(
+    path: Path, default: str, found: CheckedFiles
+) -> Iterator[tuple[int, JsonObject, str]]:
+    """(number, object, kind) of each line; those that are no JSON objects are recorded."""
+    for line in RolloutFile(path).lines(parsed=True, default=default) if path.exists() else ():
+        if line.kind != UNREADABLE:
+            yield line.number, line.row, kind_of(line.row, default)
+            continue
+        what = why_unreadable(line.raw)
+        if line.is_torn:
+            what = "a torn last line: continuing the collection repairs it"
+        found.findings.append(Finding(Invariant.KEPT, what, None, path, line.number))
 
 
 def _read_key(found: CheckedFiles, path: Path, number: int, row: JsonObject) -> Key | None:

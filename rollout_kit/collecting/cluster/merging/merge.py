@@ -17,7 +17,7 @@ from zlib import crc32
 import orjson
 
 from ....errors import ConfigError, OutputError
-from ....reading import line_at, parse_line
+from ....reading import parse_line
 from ....store.compact import small
 from ....store.files import OutputPaths, is_set_aside, lock, write_atomically, write_json
 from ....store.groups.members import group_digest
@@ -25,6 +25,7 @@ from ....store.groups.scores import Scored, read_scored
 from ....store.index import BATCH, KeptIndex, WrongIndex
 from ....store.input import number_lines
 from ....store.manifest import last_input
+from ....store.rollouts import RolloutFile
 from ....store.scan import check_form, check_schema
 from ....store.scope import Group, name_of
 from ....store.tasks import task_id_of
@@ -138,7 +139,7 @@ class Merge:
             for name in COPIED:
                 check_schema(paths.sidecar(name), is_output=False)
             for group, scored in dict(read_scored(paths.groups)).items():
-                line = orjson.loads(_line(paths.groups, scored.offset))
+                line = orjson.loads(RolloutFile(paths.groups).raw_at(scored.offset))
                 self._scored.setdefault(group, (scored, line))
         for _, raw in number_lines(self._tasks) if self._tasks else ():
             if (row := parse_line(raw)) is not None:
@@ -174,7 +175,7 @@ class Merge:
         at = copied.find(key)
         self._repeated[file] += file != copied.files[at]
         first, where = self.sources[copied.files[at]].main, self.sources[file].main
-        pair = _line(first, copied.offsets[at]), _line(where, line.offset)
+        pair = RolloutFile(first).raw_at(copied.offsets[at]), RolloutFile(where).raw_at(line.offset)
         if orjson.loads(pair[0]) == orjson.loads(pair[1]):
             self._num_equal += 1
             return
@@ -297,8 +298,3 @@ def _check_new(output: OutputPaths) -> None:
     for path in output.all():
         if path.exists() and path != output.index:
             raise ConfigError(f"{path} exists: remove it, or choose another output_jsonl_fpath")
-
-
-def _line(path: Path, offset: int) -> bytes:
-    with path.open("rb") as stream:
-        return line_at(stream.fileno(), offset)

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from ....reading import open_file
 from ....store.files import OutputPaths
 from ....store.index import OF_KEYS, WANTED, KeptIndex, Rows
-from ....store.kinds import NEWER, HeadReader, LineHead
-from ....store.rollouts import StoredLine, judge_lines, refuse
-from ....store.scan import AT_ONCE, indexed_line
+from ....store.kinds import NEWER, LineHead
+from ....store.rollouts import RolloutFile, StoredLine, refuse
 from ....types import Key
 from .findings import Findings
 
@@ -37,26 +35,18 @@ def read_source(
     rows. Other lines are named in `found`. WrongIndex if the index cannot be that of the file;
     OutputError if a newer version wrote a line."""
     index = KeptIndex(paths.index if trusts_index else None, WANTED | {"length"})
-    reader, num_foreign = HeadReader(), 0
-    with open_file(paths.main, AT_ONCE) as stream:
-        index.descriptor = stream.fileno()
-        for piece in index.load():
-            if isinstance(piece, Rows):
-                for start in range(piece.start, piece.end, AT_A_TIME):
-                    yield piece._replace(start=start, end=min(piece.end, start + AT_A_TIME))
-            elif (line := _found(paths.main, indexed_line(index, piece))) is None:
-                num_foreign += 1
-            else:
-                yield line
-        stream.seek(index.size)
-        for each in judge_lines(stream, reader, index.size):
-            if (line := _found(paths.main, each)) is not None:
-                yield line
-            elif each.is_torn:
-                size = len(each.raw)
-                found.torn.append(f"{paths.main}: its last line is cut off ({size:,} bytes)")
-            else:
-                num_foreign += 1
+    num_foreign = 0
+    for piece in RolloutFile(paths.main).pieces(index):
+        if isinstance(piece, Rows):
+            for start in range(piece.start, piece.end, AT_A_TIME):
+                yield piece._replace(start=start, end=min(piece.end, start + AT_A_TIME))
+        elif (line := _found(paths.main, piece)) is not None:
+            yield line
+        elif piece.is_torn:
+            size = len(piece.raw)
+            found.torn.append(f"{paths.main}: its last line is cut off ({size:,} bytes)")
+        else:
+            num_foreign += 1
     found.name_foreign(paths.main, num_foreign)
 
 

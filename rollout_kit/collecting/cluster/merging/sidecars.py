@@ -10,6 +10,7 @@ from ....store.files import OutputPaths, write_atomically
 from ....store.kinds import key_of
 from ....store.lines import now_text
 from ....store.manifest import MAX_INPUTS
+from ....store.rollouts import iterate_beside
 from ....types import JsonObject, Key
 from ...results import Status
 from .findings import UNIONS
@@ -47,10 +48,9 @@ def merge_sidecars(
     for name in COPIED:
         copy(name, keeps.get(name))
     for paths in sources:
-        for _, raw in read_lines(paths.failures):
-            key = key_of(parse_line(raw) or {})
-            if key is not None and key not in done and key not in waiting:
-                failed.add(key)
+        for line in iterate_beside(paths.failures, "failure"):
+            if line.head and line.head.key not in done and line.head.key not in waiting:
+                failed.add(line.head.key)
     return len(waiting), len(failed)
 
 
