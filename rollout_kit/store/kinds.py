@@ -149,7 +149,8 @@ def parse_head(line: Mapping[str, Any]) -> LineHead | None:
     """None if `key_of` finds no key."""
     if (key := key_of(line)) is None:
         return None
-    settings, verifier = (line["rollout"].get(name, "") for name in ("settings", "verifier"))
+    block = line["rollout"]
+    settings, verifier = block.get("settings", ""), block.get("verifier", "")
     return LineHead(key, str(settings), verifier if isinstance(verifier, str) else "")
 
 
@@ -170,8 +171,9 @@ class HeadReader:
     """Judges lines in a third of the time that parsing them takes: msgspec checks the whole line
     and builds the fields of its head only.
 
-    `default`: what a line is that does not say it: rollout, unverified or failure. The first
-    `max_scores` fields that verifiers set are read too, as the `attributes` of the typed fields.
+    `default`: what a line is that does not say it: rollout, unverified or failure. With
+    `max_scores`, all fields are read, and the first ones that verifiers set, as the `attributes` of
+    the typed fields.
     """
 
     def __init__(self, default: str = "rollout", max_scores: int = 0) -> None:
@@ -184,7 +186,7 @@ class HeadReader:
         try:
             _check_skipped(raw)
             fields = self._decode(raw)
-            if self._lacks(fields.rollout.scores):
+            if self._max_scores and self._lacks(fields.rollout.scores):
                 self.learn(fields.rollout.scores)
                 fields = self._decode(raw)
         except (ValueError, RecursionError):
@@ -229,7 +231,7 @@ class HeadReader:
 
         for name in names:
             self.attributes.setdefault(name, f"score_{len(self.attributes)}")
-        self._type = _line_type(self.attributes)
+        self._type = _line_type(self.attributes, is_whole=self._max_scores > 0)
         self._decode = json.Decoder(self._type).decode
 
 
@@ -297,8 +299,12 @@ TAKEN = frozenset({"agent_ref", "rollout", "usage", "reward", "kind", "schema", 
 """Fields of a line that are no scores, whatever its verifier calls them."""
 
 
-def _line_type(attributes: Mapping[str, str]) -> Any:
-    """The part of a line that has columns, as a type for the decoder."""
+OF_HEAD = frozenset({"settings", "verifier", *NUMBERS})
+"""Fields of the `rollout` block that `LineHead` has, and those that a sound line needs."""
+
+
+def _line_type(attributes: Mapping[str, str], *, is_whole: bool) -> Any:
+    """The part of a line that has columns, or is in its head, as a type for the decoder."""
     from msgspec import defstruct
 
     reward, index = _bounded_types()
@@ -311,7 +317,11 @@ def _line_type(attributes: Mapping[str, str]) -> Any:
             ("task_id", str),
             ("rollout_index", index),
             ("scope", str, ""),
-            *((each.name, *_choose_type(each)) for each in BLOCK_FIELDS),
+            *(
+                (each.name, *_choose_type(each))
+                for each in BLOCK_FIELDS
+                if is_whole or each.name in OF_HEAD
+            ),
             ("scores", list[str], []),
         ],
         gc=False,

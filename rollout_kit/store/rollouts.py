@@ -164,9 +164,9 @@ class RolloutFile:
         for number, offset, raw in place_lines(self.path, MAX_STORED):
             yield StoredLine(number, offset, raw, judge(raw))
 
-    def heads(self, *, parsed: bool = False) -> Iterator[StoredLine]:
-        """The rollouts, each key once."""
-        seen, self.left_out = Keys(), Counter()
+    def heads(self, seen: Keys | None = None, *, parsed: bool = False) -> Iterator[StoredLine]:
+        """The rollouts, each key once, without those that were `seen` in another file."""
+        seen, self.left_out = Keys() if seen is None else seen, Counter()
         for line in self.lines(parsed=parsed):
             kind, head, *_ = line.judged
             if kind == "rollout" and head is not None:
@@ -200,9 +200,9 @@ class RolloutFile:
         """The keys of the rollouts."""
         return (line.head.key for line in self.heads() if line.head is not None)
 
-    def rollouts(self) -> Iterator[Rollout]:
-        """The rollouts that have a response."""
-        parsed = (self.join(line) for line in self.heads(parsed=True))
+    def rollouts(self, seen: Keys | None = None) -> Iterator[Rollout]:
+        """The same rollouts, those that have a response."""
+        parsed = (self.join(line) for line in self.heads(seen, parsed=True))
         return (rollout for rollout in parsed if rollout is not None)
 
     def at(self, offset: int) -> Rollout | None:
@@ -392,9 +392,7 @@ class Rollouts:
         version wrote a line."""
         seen = Keys()
         for path in self.paths:
-            for rollout in RolloutFile(path).rollouts():
-                if seen.add(rollout.key):
-                    yield rollout
+            yield from RolloutFile(path).rollouts(seen)
 
     def __repr__(self) -> str:
         return f"Rollouts({', '.join(map(str, self.paths))})"

@@ -20,7 +20,16 @@ from ..reading import read_lines
 from ..types import JsonObject, Key
 from .files import OutputPaths, aside, lock, main_of_sidecar, write_atomically
 from .input import plain_path
-from .kinds import FOREIGN, NEWER, UNREADABLE, key_of, kind_of, refuse_newer, why_unreadable
+from .kinds import (
+    FOREIGN,
+    NEWER,
+    UNREADABLE,
+    key_of,
+    kind_of,
+    parse_head,
+    refuse_newer,
+    why_unreadable,
+)
 from .lines import Malformed, info_of
 from .rollouts import RolloutFile, StoredLine, refuse
 from .scan import check_beside, check_schema
@@ -174,18 +183,18 @@ def _find_response(stored: StoredLine) -> tuple[Key, JsonObject] | None:
     writes; ValueError for anything else."""
     if stored.kind == UNREADABLE:
         raise ValueError(why_unreadable(stored.raw))
-    line = stored.row
-    kind = kind_of(line, "rollout")
-    if kind == FOREIGN:
+    line, kind, head = stored.row, stored.kind, stored.head
+    if kind == FOREIGN and (kind := kind_of(line, "rollout")) == FOREIGN:
         raise ValueError(f"not a stored rollout: its kind, '{line['kind']}', is not known")
     if kind not in ("rollout", "unverified"):
         if kind != "failure" or not isinstance(line.get("response"), dict):
             return None
         if isinstance(answered := line.get("answered"), dict):
             line = {**answered, "response": line["response"]}
-    key = key_of(line)
-    if key is None:
+            head = parse_head(line)
+    if head is None:
         raise ValueError(f"not a stored rollout: {_lack(line)}")
+    key = head.key
     response = line.get("response")
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):
         raise ValueError("not a stored rollout: it has no response with an 'output' list")

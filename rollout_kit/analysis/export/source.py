@@ -42,16 +42,15 @@ class RolloutSource:
         """All rollouts, in the order of the files; each tells whether `keeps` keeps it."""
         seen, self.left_out = Keys(), Counter()
         for file in self._files:
-            num_repeated = num_other = 0
+            found = Counter[str]()
             for each in file.candidates(keeps):
                 if self._own is not None and each.key.task_id not in self._own:
-                    num_other += 1
+                    found[OF_OTHERS] += 1
                 elif seen.add(each.key):
                     yield each
                 else:
-                    num_repeated += 1
-            self.left_out += file.left_out
-            self.left_out += Counter({REPEATED: num_repeated, OF_OTHERS: num_other})
+                    found[REPEATED] += 1
+            self.left_out += file.left_out + found
 
     def read(self, places: Sequence[int]) -> Iterator[Rollout]:
         """The rollouts at these places, which ascend."""
@@ -71,7 +70,7 @@ def _open(path: Path, number: int, reads_all: bool) -> RolloutFile:
 class GroupedFile(RolloutFile):
     """A file whose lines are groups of answers, each of which is a rollout."""
 
-    def rollouts(self) -> Iterator[Rollout]:
+    def rollouts(self, seen: Keys | None = None) -> Iterator[Rollout]:
         numbers = Counter[Key]()
         for position, (number, raw) in enumerate(number_lines(self.path)):
             line = parse_line(raw)
