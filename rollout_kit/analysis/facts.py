@@ -86,11 +86,12 @@ def gather(
     facts.left_out = source.left_out
     last: dict[Key, JsonObject] = {}
     for line in iterate_beside(paths.failures, "failure") if has_failures else ():
-        if line.kind == "failure" and line.head is not None and line.head.key not in done:
-            last[line.head.key] = line.row
+        row = line.row
+        is_failure = line.kind == "failure" and isinstance(row.get("failure"), dict)
+        if is_failure and line.head is not None and line.head.key not in done:
+            last[line.head.key] = row
     for line in last.values():
-        failure = line.get("failure")
-        reason = failure.get("class") if isinstance(failure, dict) else None
+        reason = line["failure"].get("class")
         facts.failures[str(reason or "unknown")].append(line)
     facts.run = read_object(paths.manifest)
     facts.commits = list(dict.fromkeys(_commits(paths.runs)))
