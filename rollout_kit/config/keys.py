@@ -738,23 +738,9 @@ class RunConfig(Command, HttpClientConfig, ServersConfig):
     reload: bool = Field(False, description="Restart a server when a file of its code changes.")
 
 
-class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, TrackersConfig):
-    """Keys of the commands that write rollouts."""
+class TimeLimitsConfig(CommandKeys):
+    """How long one step of a rollout may take."""
 
-    output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
-    limit: int | None = Field(
-        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
-    )
-    head_server: HeadServerConfig = Field(
-        default_factory=HeadServerConfig,
-        description="Address of a running ng_run, if config_paths is not given.",
-    )
-    only: str | None = Field(
-        None,
-        description="Only this rollout: <task_id>:<rollout_index>, or with :<arm>: in between.",
-    )
-    dry_run: bool = Field(False, description="Print the plan and the first request, send nothing.")
-    max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     request_timeout_s: float = Field(
         600, gt=0, description="Time limit of one request to a server, in seconds."
     )
@@ -762,9 +748,64 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
         3600, gt=0, description="Time limit of one rollout, including all attempts."
     )
     verify_timeout_s: float = Field(120, gt=0, description="Time limit of one verification.")
-    drain_timeout_s: float = Field(
-        60, ge=0, description="Time for rollouts in flight to end after Ctrl-C or max_minutes."
+
+
+class ReachConfig(Command, TimeLimitsConfig, HttpClientConfig, ServersConfig):
+    """Keys of the commands that start servers, or use those of a running ng_run."""
+
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig,
+        description="Address of a running ng_run, if config_paths is not given.",
     )
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """The largest number of rollouts in flight; None if it has no bound."""
+        raise NotImplementedError
+
+    @property
+    def longest_verification_s(self) -> float:
+        """Time limit of the longest request to a resources server."""
+        return self.verify_timeout_s
+
+    @property
+    def starts_servers(self) -> bool:
+        """Whether servers are started, and not only described."""
+        return True
+
+
+class PartConfig(CommandKeys):
+    """Which part of the input to take."""
+
+    limit: int | None = Field(
+        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
+    )
+    only: str | None = Field(
+        None,
+        description="Only this rollout: <task_id>:<rollout_index>, or with :<arm>: in between.",
+    )
+
+
+class OutputConfig(CommandKeys):
+    """Where rollouts are written, and how."""
+
+    output_jsonl_fpath: Path | None = Field(None, description="File to append rollouts to.")
+    fsync: Literal["row", "second", "exit"] = Field(
+        "second", description="When to force rows to disk: after each, every second, or at exit."
+    )
+    disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    throughput_log: Path | None = Field(
+        None,
+        description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
+        " mean reward, bottleneck.",
+    )
+
+
+class LimitsConfig(CommandKeys):
+    """When a run ends, and how often it tries."""
+
+    max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     max_cost_usd: float | None = Field(
         None, gt=0, description="Cost limit of this run, in US dollars; rerun to continue."
     )
@@ -780,21 +821,20 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
     max_failed_fraction: float = Field(
         0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
     )
-    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
-    fsync: Literal["row", "second", "exit"] = Field(
-        "second", description="When to force rows to disk: after each, every second, or at exit."
+    drain_timeout_s: float = Field(
+        60, ge=0, description="Time for rollouts in flight to end after Ctrl-C or max_minutes."
     )
-    disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    dry_run: bool = Field(False, description="Print the plan and the first request, send nothing.")
+
+
+class DashboardConfig(CommandKeys):
+    """A page on which you can follow and steer the run."""
+
     dashboard: bool = Field(
         False, description="Serve a page on this machine that shows the run, and steers it."
     )
     dashboard_port: int = Field(
         0, ge=0, le=65535, description="Port of that page; 0 takes a free one."
-    )
-    throughput_log: Path | None = Field(
-        None,
-        description="CSV file to which each run appends a line: date, rollouts, seconds, rates,"
-        " mean reward, bottleneck.",
     )
 
     @model_validator(mode="after")
@@ -804,9 +844,28 @@ class RolloutsCommand(Command, HttpClientConfig, ServersConfig, GroupsConfig, Tr
         return self
 
 
-class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
-    """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
-    file."""
+class RolloutsCommand(
+    PartConfig,
+    OutputConfig,
+    LimitsConfig,
+    DashboardConfig,
+    ReachConfig,
+    GroupsConfig,
+    TrackersConfig,
+):
+    """Keys of the commands that write rollouts."""
+
+    @property
+    def longest_verification_s(self) -> float:
+        return max(self.verify_timeout_s, self.verify_group_timeout_s)
+
+    @property
+    def starts_servers(self) -> bool:
+        return not self.dry_run
+
+
+class TasksConfig(CommandKeys):
+    """Which tasks an agent gets."""
 
     agent_name: str | None = Field(
         None,
@@ -818,16 +877,20 @@ class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
     dataset: str | None = Field(
         None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
     )
+    strict_input: bool = Field(
+        False, description="Stop at a malformed line, before the first request."
+    )
+
+
+class SamplingConfig(CommandKeys):
+    """How often each task is asked, and how."""
+
     num_repeats: int | dict[str, int] = Field(
         1, description="Rollouts per task: an int, or a mapping from agents to ints, with _default."
     )
     num_repeats_add_seed: bool = Field(
         False,
         description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
-    )
-    num_samples_in_parallel: Parallelism = Field(
-        Parallelism.parse(64),
-        description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
     )
     responses_create_params: JsonObject = Field(
         {}, description="Override each row's values: temperature, max_output_tokens, model, …"
@@ -837,22 +900,50 @@ class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
     )
     arms: Arms = ARMS
     arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")
+
+
+class PaceConfig(CommandKeys):
+    """How many rollouts run at the same time."""
+
+    num_samples_in_parallel: Parallelism = Field(
+        Parallelism.parse(64),
+        description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
+    )
+    warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
+    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
+
+    @property
+    def most_in_flight(self) -> int | None:
+        return self.num_samples_in_parallel.fixed
+
+
+class ResumeConfig(CommandKeys):
+    """How a run continues its output."""
+
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
         description="auto: continue; append: other settings, same file; fresh: move old files"
         " aside.",
     )
     resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
-    strict_input: bool = Field(
-        False, description="Stop at a malformed line, before the first request."
-    )
-    warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
-    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
     save_turns: Literal["auto"] | bool = Field(
         "auto",
         description="Store each turn of long rollouts, so that a restarted run continues them."
         " auto: where a stored response can be verified again.",
     )
+    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
+
+    @field_validator("resume_from_cache")
+    @classmethod
+    def _continues(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("a run continues its output; +resume=fresh moves old files aside")
+        return value
+
+
+class VerdictsConfig(CommandKeys):
+    """How rollouts are verified."""
+
     skip_verification: bool = Field(
         False, description="Collect responses without verdicts or rewards."
     )
@@ -863,20 +954,32 @@ class CollectConfig(RolloutsCommand, ClusterConfig, ProducingConfig):
         description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
         " verifiers that need nothing but the response.",
     )
+
+
+class CanaryConfig(CommandKeys):
+    """An estimate from a few rollouts, before the others."""
+
     confirm: bool = Field(
         False, description="Collect a canary first, show the estimated cost of the run, and ask."
     )
     num_canary: int = Field(
         50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
     )
-    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
 
-    @field_validator("resume_from_cache")
-    @classmethod
-    def _continues(cls, value: bool) -> bool:
-        if not value:
-            raise ValueError("a run continues its output; +resume=fresh moves old files aside")
-        return value
+
+class CollectConfig(
+    TasksConfig,
+    SamplingConfig,
+    PaceConfig,
+    ResumeConfig,
+    VerdictsConfig,
+    CanaryConfig,
+    RolloutsCommand,
+    ClusterConfig,
+    ProducingConfig,
+):
+    """ng_collect_rollouts: run tasks through an agent, verify each, append rollouts to a JSONL
+    file."""
 
 
 class EstimateConfig(CollectConfig):
@@ -924,14 +1027,25 @@ class ReverifyConfig(RolloutsCommand):
         "auto", description="auto: continue; fresh: move old files aside and verify everything."
     )
 
+    @property
+    def most_in_flight(self) -> int | None:
+        return self.num_samples_in_parallel
 
-class CheckTokensConfig(ReverifyConfig):
+
+class CheckTokensConfig(ReachConfig):
     """ng_check_tokens: score the tokens of stored rollouts again, by the policy that sampled them,
     and compare the log-probs."""
 
-    asks_policy: ClassVar[bool] = True
-
+    input_jsonl_fpath: str | None = Field(None, description="Collected rollouts with token ids.")
     model_server: str = Field("policy_model", description="The model server that scores.")
+    limit: int | None = Field(
+        None, ge=0, description="Check only this many rollouts; null or 0 = all."
+    )
+    num_samples_in_parallel: int = Field(8, ge=1, description="Turns that are scored at once.")
+
+    @property
+    def most_in_flight(self) -> int | None:
+        return self.num_samples_in_parallel
 
 
 class KillsConfig(CommandKeys):

@@ -9,7 +9,7 @@ from typing import Any
 from ..config import fields
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS, MODELS
-from ..config.keys import CollectConfig, HttpClientConfig, ReverifyConfig, RunConfig
+from ..config.keys import HttpClientConfig, ReachConfig, RunConfig
 from ..config.load import Config
 from ..config.sources import ENV_FILE
 from ..errors import ConfigError, PeerError
@@ -91,7 +91,7 @@ class Servers:
 
 @asynccontextmanager
 async def reach(
-    config: Config[CollectConfig] | Config[ReverifyConfig],
+    config: Config[ReachConfig],
     say: Say,
     *,
     host: str = "127.0.0.1",
@@ -113,7 +113,7 @@ async def reach(
 
 @asynccontextmanager
 async def _own_servers(
-    config: Config[CollectConfig] | Config[ReverifyConfig],
+    config: Config[ReachConfig],
     say: Say,
     host: str,
     elsewhere: Collection[str],
@@ -133,7 +133,7 @@ async def _own_servers(
         ),
         run=RunIdentity.with_token(command.auth_token),
         tapes=Tapes.at(command.record, command.replay),
-        start=not command.dry_run,
+        start=command.starts_servers,
         elsewhere=elsewhere,
         nodes=nodes,
     ) as running:
@@ -149,9 +149,7 @@ async def _own_servers(
 
 
 @asynccontextmanager
-async def _servers_of_ng_run(
-    config: Config[CollectConfig] | Config[ReverifyConfig], say: Say
-) -> AsyncIterator[Servers]:
+async def _servers_of_ng_run(config: Config[ReachConfig], say: Say) -> AsyncIterator[Servers]:
     command = config.command
     _check_keys_of_servers(config)
     limits = http_limits(command)
@@ -188,7 +186,7 @@ async def _servers_of_ng_run(
         await client.close()
 
 
-def _check_keys_of_servers(config: Config[CollectConfig] | Config[ReverifyConfig]) -> None:
+def _check_keys_of_servers(config: Config[ReachConfig]) -> None:
     """ConfigError for a key that only an `ng_run` could follow. One in `env.yaml` is meant for
     that."""
     for name in OF_SERVERS:
@@ -196,9 +194,7 @@ def _check_keys_of_servers(config: Config[CollectConfig] | Config[ReverifyConfig
             raise ConfigError(f"{name}: the servers are those of an ng_run: give it to that")
 
 
-def _find_partial(
-    config: Config[CollectConfig] | Config[ReverifyConfig], values: JsonObject
-) -> Iterator[str]:
+def _find_partial(config: Config[ReachConfig], values: JsonObject) -> Iterator[str]:
     """Keys of this command that the `ng_run`, whose configuration has `values`, does not follow."""
     command = config.command
     for name in (*OF_SERVERS, *OF_BOTH):
@@ -236,11 +232,10 @@ async def _wait_until_gone(head: HeadClient, servers: list[JsonObject], peers: P
     return f"the ng_run at {head.url} is gone: start it again, and then the same command"
 
 
-def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
-    parallel = command.num_samples_in_parallel
+def http_limits(command: ReachConfig) -> HttpLimits:
     limit = command.global_aiohttp_connector_limit
     if limit is None:  # an adaptive parallelism has no known bound
-        most = parallel if isinstance(parallel, int) else parallel.fixed
+        most = command.most_in_flight
         limit = 2 * most + SPARE_CONNECTIONS if most else 0
     return HttpLimits(
         limit=limit,
@@ -248,5 +243,5 @@ def http_limits(command: CollectConfig | ReverifyConfig) -> HttpLimits:
         request_timeout_s=command.global_aiohttp_client_timeout_s or command.request_timeout_s,
         rollout_timeout_s=command.rollout_timeout_s,
         max_reply_mb=command.max_reply_mb,
-        verify_timeout_s=max(command.verify_timeout_s, command.verify_group_timeout_s),
+        verify_timeout_s=command.longest_verification_s,
     )

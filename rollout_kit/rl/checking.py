@@ -18,7 +18,7 @@ from ..launch.reach import reach
 from ..store.rollouts import load
 from ..trajectory import SampledTurn, sequences
 from ..types import JsonObject, Rollout, Say
-from .reference import NUM_PARALLEL, Score, score_with
+from .reference import Score, score_with
 
 TOLERANCE = 1e-2
 """Largest difference between a log-prob as sampled and as scored that counts as equal."""
@@ -56,7 +56,7 @@ async def check_file(config: Config[CheckTokensConfig], say: Say) -> JsonObject:
     rollouts = islice(load(command.input_jsonl_fpath), command.limit or None)
     async with reach(config, say) as servers:
         score = score_with(servers.peers, command.model_server)
-        found = await check_tokens(rollouts, score)
+        found = await check_tokens(rollouts, score, command.num_samples_in_parallel)
     if not found.num_turns:
         raise ConfigError(
             f"{command.input_jsonl_fpath} has no token ids: collect it with return_token_ids: true"
@@ -84,9 +84,9 @@ def format_check(found: JsonObject) -> str:
     return "\n".join(lines)
 
 
-async def check_tokens(rollouts: Iterable[Rollout], score: Score) -> TokenCheck:
-    """Score every turn with token ids again, and compare."""
-    check, places = TokenCheck(), asyncio.Semaphore(NUM_PARALLEL)
+async def check_tokens(rollouts: Iterable[Rollout], score: Score, num_parallel: int) -> TokenCheck:
+    """Score every turn with token ids again, `num_parallel` at once, and compare."""
+    check, places = TokenCheck(), asyncio.Semaphore(num_parallel)
 
     async def look(prompt: list[int], turn: SampledTurn) -> None:
         async with places:
@@ -96,7 +96,7 @@ async def check_tokens(rollouts: Iterable[Rollout], score: Score) -> TokenCheck:
     for rollout in rollouts:
         for prompt, turn in _list_turns(rollout):
             waiting.add(asyncio.create_task(look(prompt, turn)))
-        if len(waiting) >= 4 * NUM_PARALLEL:
+        if len(waiting) >= 4 * num_parallel:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
