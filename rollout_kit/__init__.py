@@ -23,8 +23,9 @@ _HOMES = {
     "errors": "ConfigError ModelError OutputError RolloutError RolloutKitError StopRun TaskError"
     " ToolError VerifyError",
     "launch.reach": "Servers",
-    "responses": "Item content_texts function_call_item function_call_output function_calls"
-    " input_items make_response message_item output_items output_text reasoning_item",
+    "responses": "Item JsonObject content_texts function_call_item function_call_output"
+    " function_calls input_items make_response message_item output_items output_text"
+    " reasoning_item",
     "serving.sandbox.limits": "SandboxError SandboxLimits SandboxRun",
     "serving.sandbox.sandbox": "Sandbox",
     "serving.agent": "Agent AgentConfig",
@@ -36,7 +37,7 @@ _HOMES = {
     "serving.transport.retry": "RetryPolicy",
     "serving.verify_workers": "VerifyWorkersConfig",
     "store.journal": "OutcomeSink",
-    "types": "Failure JsonObject Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
+    "types": "Failure Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "serving.workers.pool": "WorkerPool",
 }
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from .launch.reach import Servers
     from .responses import (
         Item,
+        JsonObject,
         content_texts,
         function_call_item,
         function_call_output,
@@ -96,7 +98,6 @@ if TYPE_CHECKING:
     from .store.rollouts import Rollouts, load
     from .types import (
         Failure,
-        JsonObject,
         Key,
         Rollout,
         RolloutInfo,

@@ -220,22 +220,32 @@ class VerifyError(RolloutError):
 
 
 class SessionLost(RolloutError):
+    """The session is no longer there. The rollout starts again in a new one."""
+
     default_status = 410
 
 
 class PeerError(RolloutError):
+    """A server could not be reached, or its reply cannot be used."""
+
     default_status = 503
 
 
 class PeerUnreachable(PeerError):
+    """A server could not be reached. Nothing was sent, so the request is sent again."""
+
     default_status = 503
 
 
 class PeerLost(PeerError):
+    """The connection broke. The server may have done what was asked."""
+
     default_status = 503
 
 
 class PeerTimeout(PeerError):
+    """No reply came within the time limit."""
+
     default_status = 504
 
 

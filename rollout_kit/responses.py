@@ -18,6 +18,7 @@ from .items import track
 from .session import fresh_id
 
 JsonObject = dict[str, Any]
+"""A JSON object as Python holds it."""
 """A JSON object that is passed on unread."""
 
 Item = JsonObject

@@ -41,8 +41,9 @@ WORKER_MEMORY_MB = 1024
 class EquivalenceConfig(JudgeConfig):
     model_config = ConfigDict(extra="forbid")
 
-    judge_model_server: ServerRef | None = ServerRef(
-        type="responses_api_models", name="policy_model"
+    judge_model_server: ServerRef | None = Field(
+        ServerRef(type="responses_api_models", name="policy_model"),
+        description="The model server that judges; preferably not the policy model.",
     )
     question_extract_regex: str | None = Field(
         None, description="Finds the question in the last user message; the last match counts."
@@ -50,11 +51,15 @@ class EquivalenceConfig(JudgeConfig):
     response_extract_regex: str | None = Field(
         None, description="Finds the answer in the last assistant message; the last match counts."
     )
-    msg_extraction_failure: str = "[NO VALID ANSWER EXTRACTED]"
+    msg_extraction_failure: str = Field(
+        "[NO VALID ANSWER EXTRACTED]", description="The answer where a regex finds none."
+    )
     check_twice_swap: bool = Field(
         False, description="Ask about equal answers again, in the other order."
     )
-    reward_if_swap_fails: float = 0.0
+    reward_if_swap_fails: float = Field(
+        0.0, description="Reward of answers that are equal in one order only."
+    )
     use_per_record_regex: bool = Field(
         True, description="Use the template_metadata.output_regex of a row to find the answer."
     )
@@ -66,7 +71,9 @@ class EquivalenceConfig(JudgeConfig):
     check_full_generation_on_fail: bool = Field(
         True, description="Judge the whole response if the match of the row's regex is not equal."
     )
-    reward_if_full_generation_succeeds: float = 0.5
+    reward_if_full_generation_succeeds: float = Field(
+        0.5, description="Reward if only the whole response is equal."
+    )
     regex_timeout_s: float = Field(
         1.0,
         gt=0,

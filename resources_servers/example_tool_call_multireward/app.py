@@ -28,9 +28,9 @@ class Weights(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    correctness: float = THIRD
-    schema_valid: float = THIRD
-    format: float = THIRD
+    correctness: float = Field(THIRD, description="Weight of a call that is the expected one.")
+    schema_valid: float = Field(THIRD, description="Weight of arguments that fit the schema.")
+    format: float = Field(THIRD, description="Weight of an answer that is one call and no text.")
 
 
 class ExampleToolCallMultirewardConfig(ResourcesServerConfig):

@@ -20,8 +20,10 @@ from rollout_kit.types import JsonObject
 class GymnasiumAgentConfig(AgentConfig):
     model_config = ConfigDict(extra="forbid")
 
-    resources_server: ServerRef
-    model_server: ServerRef
+    resources_server: ServerRef = Field(
+        description="The resources server, with the tools and the verifier."
+    )
+    model_server: ServerRef = Field(description="The model server.")
     max_steps: int = Field(10, ge=1, description="Most turns of the policy in one game.")
 
 

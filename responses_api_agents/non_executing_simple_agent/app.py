@@ -1,6 +1,6 @@
 """The agent that asks the model once and executes no tool: the verifier judges the calls."""
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from rollout_kit.responses import function_calls
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
@@ -11,8 +11,10 @@ from rollout_kit.types import JsonObject
 class NonExecutingSimpleAgentConfig(AgentConfig):
     model_config = ConfigDict(extra="forbid")
 
-    resources_server: ServerRef
-    model_server: ServerRef
+    resources_server: ServerRef = Field(
+        description="The resources server, with the tools and the verifier."
+    )
+    model_server: ServerRef = Field(description="The model server.")
 
 
 class NonExecutingSimpleAgent(Agent):

@@ -22,8 +22,10 @@ from .mcp_tools import NO_MCP, McpServer, McpTools, check_sdk, connected
 class SimpleAgentConfig(AgentConfig):
     model_config = ConfigDict(extra="forbid")
 
-    resources_server: ServerRef
-    model_server: ServerRef
+    resources_server: ServerRef = Field(
+        description="The resources server, with the tools and the verifier."
+    )
+    model_server: ServerRef = Field(description="The model server.")
     max_steps: int | None = Field(
         32, ge=1, description="Most model calls in one rollout; null = 32."
     )

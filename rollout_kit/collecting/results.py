@@ -17,8 +17,9 @@ class Status(IntEnum):
     NO_RESULT = 2
     """Some rollouts have no result."""
     LIMIT_REACHED = 3
-    """A limit on money, tokens or time was reached, or the user declined to go on."""
+    """A limit on money, tokens or time was reached, or you declined to continue."""
     INTERRUPTED = 130
+    """You ended the run with Ctrl-C. The same command continues it."""
 
 
 def write_metrics(run: Run, *, lists_groups: bool = True) -> JsonObject:

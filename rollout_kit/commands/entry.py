@@ -13,11 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
-from pydantic_core import PydanticUndefined
-
 from .._version import __version__
 from ..config.commands import COMMANDS
-from ..config.fields import describe
 from ..config.keys import Command
 from ..errors import ConfigError, RolloutKitError
 
@@ -53,6 +50,8 @@ REFUSED_PATHS = frozenset(
 """Errors of the system about a path that was given, or was removed while a command read it."""
 
 HELP = frozenset({"-h", "--help", "+h=true", "+help=true", "h=true", "help=true"})
+
+WHOLE_HELP = frozenset({"--help=all", "+help=all", "help=all"})
 
 JSON = frozenset({"+json=true", "++json=true", "json=true"})
 
@@ -101,8 +100,8 @@ def guard(name: str, arguments: Sequence[str], body: Callable[[], int]) -> int:
     """Run `body`, or print help or version; print an error as one message. Return the exit code."""
     prepare()
     try:
-        if HELP & set(arguments):
-            print(format_help(name))
+        if (HELP | WHOLE_HELP) & set(arguments):
+            print(format_help(name, is_whole=bool(WHOLE_HELP & set(arguments))))
             return 0
         if VERSION & set(arguments):
             print(f"{name} (rollout_kit {__version__}); for a bug report: ng_version")
@@ -177,47 +176,31 @@ def show_of_files(command: Any, found: dict[str, Any], format_text: Callable[[An
     show(found, lambda it: "\n".join([*notes, format_text(it)]), as_json=command.json_output)
 
 
-def format_help(name: str) -> str:
-    """Format every key of a command with its type, default and description, and examples."""
-    model, examples = COMMANDS[name].keys, COMMANDS[name].examples
-    lines = [f"{name}: {COMMANDS[name].summary}", "", "Keys, given as +key=value:"]
-    for key, kind, default, description in _list_keys(model, ""):
-        if key == "config_paths" and not model.has_servers:
-            continue
-        lines += [f"  {key}  ({kind}{default})", f"      {description}"]
-    if model.has_servers:
-        lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]
-    lines += ["", "Examples:", *(f"  {example}" for example in examples)]
-    return "\n".join(lines)
+def format_help(name: str, *, is_whole: bool = False) -> str:
+    """Format the keys of a command by subject, with type, default and description, and examples.
+    Of a command with many keys, the most used ones, unless `is_whole`."""
+    from ..config.reference import list_groups
 
-
-def _list_keys(model: Any, prefix: str) -> list[tuple[str, str, str, str]]:
-    rows = []
-    declared = [cls.__annotations__ for cls in model.__mro__ if cls is not object]
-
-    def rank(name: str) -> int:  # the command's own keys first, common keys last
-        return next(place for place, names in enumerate(declared) if name in names)
-
-    for name, field in sorted(model.model_fields.items(), key=lambda item: rank(item[0])):
-        key = f"{prefix}{field.alias or name}"
-        nested = getattr(field.annotation, "model_fields", None)
-        if nested:
-            rows += _list_keys(field.annotation, f"{key}.")
-            continue
-        default = (
-            ""
-            if field.default is PydanticUndefined
-            else f", default {_format_default(field.default)}"
+    info = COMMANDS[name]
+    hidden = set() if info.keys.has_servers else {"config_paths"}
+    groups = list_groups(info.keys)
+    known = {row.name for group in groups for row in group.rows} - hidden
+    shown = known if is_whole or not info.first else set(info.first)
+    lines = [f"{name}: {info.summary}", "", "Examples:", *(f"  {each}" for each in info.examples)]
+    lines += ["", "Keys, given as +key=value:"]
+    if len(known) > len(shown):
+        lines[-1] = (
+            f"The keys that you need most, given as +key=value; --help=all shows {len(known)}:"
         )
-        rows.append((key, describe(field.annotation), default, field.description or ""))
-    return rows
-
-
-def _format_default(default: Any) -> str:
-    """Format a default as typed on the command line."""
-    if default is None or isinstance(default, bool):
-        return {None: "null", True: "true", False: "false"}[default]
-    return f"{default:g}" if isinstance(default, float) else str(default) or '""'
+    for title, rows in groups:
+        if rows := [row for row in rows if row.name in shown]:
+            lines += ["", f"{title}:"]
+        for row in rows:
+            default = "required" if row.default is None else f"default {row.default}"
+            lines += [f"  {row.name}  ({row.type_name}, {default})", f"      {row.about}"]
+    if info.keys.has_servers:
+        lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]
+    return "\n".join(lines)
 
 
 def _indent(text: str) -> str:

@@ -33,6 +33,40 @@ from .keys import (
     ViewConfig,
 )
 
+MAX_SHOWN = 25
+"""Keys that a reader takes in at once."""
+
+OF_RUNS = (
+    "output_jsonl_fpath",
+    "limit",
+    "resume",
+    "num_samples_in_parallel",
+    "max_attempts",
+    "rollout_timeout_s",
+    "max_cost_usd",
+    "max_minutes",
+    "dashboard",
+    "dry_run",
+    "config_paths",
+    "head_server.port",
+    "auth_token",
+    "log_dir",
+    "json",
+)
+"""The most used keys of the commands that write rollouts."""
+
+OF_COLLECTING = (
+    "agent_name",
+    "input_jsonl_fpath",
+    "dataset",
+    "num_repeats",
+    "responses_create_params",
+    "prompt_config",
+    "arms",
+    "confirm",
+    *OF_RUNS,
+)
+
 
 class CommandInfo(NamedTuple):
     """One command. Its code is the `main` of the module of its name in `commands/`."""
@@ -42,6 +76,9 @@ class CommandInfo(NamedTuple):
     examples: tuple[str, ...] = ()
     module: str = ""
     """The module, where it has another name."""
+    first: tuple[str, ...] = ()
+    """The keys that `--help` shows, where a command has more than MAX_SHOWN; `--help=all` shows
+    all."""
 
 
 COMMANDS = {
@@ -63,6 +100,7 @@ COMMANDS = {
             "+input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=rollouts.jsonl +limit=10 "
             "+responses_create_params.temperature=0.3",
         ),
+        first=OF_COLLECTING,
     ),
     "ng_estimate": CommandInfo(
         EstimateConfig,
@@ -74,6 +112,7 @@ COMMANDS = {
             "ng_estimate +agent_name=mcqa_simple_agent +input_jsonl_fpath=tasks.jsonl "
             "+output_jsonl_fpath=rollouts.jsonl +num_canary=100 +json=true",
         ),
+        first=(*OF_COLLECTING, "num_canary"),
     ),
     "ng_reverify": CommandInfo(
         ReverifyConfig,
@@ -84,6 +123,7 @@ COMMANDS = {
             "ng_reverify +input_jsonl_fpath=rollouts.d/unverified.jsonl "
             "+output_jsonl_fpath=reverified.jsonl +num_samples_in_parallel=50",
         ),
+        first=("input_jsonl_fpath", "stale_only", *OF_RUNS),
     ),
     "ng_chaos": CommandInfo(
         ChaosConfig,
@@ -94,6 +134,16 @@ COMMANDS = {
             "+kills.collector=10",
             "ng_chaos +check_only=true +input_jsonl_fpath=tasks.jsonl "
             "+output_jsonl_fpath=rollouts.jsonl",
+        ),
+        first=(
+            "kills.collector",
+            "kills.servers",
+            "kills.ng_run",
+            "check_only",
+            "agent_name",
+            "input_jsonl_fpath",
+            "num_repeats",
+            *OF_RUNS,
         ),
     ),
     "ng_plan_vllm": CommandInfo(
@@ -207,6 +257,18 @@ COMMANDS = {
             'ng_check_tokens "+config_paths=[configs/demo.yaml]" '
             "+input_jsonl_fpath=rollouts.jsonl +limit=1000 +json=true",
         ),
+        first=(
+            "input_jsonl_fpath",
+            "model_server",
+            "limit",
+            "num_samples_in_parallel",
+            "request_timeout_s",
+            "config_paths",
+            "head_server.host",
+            "head_server.port",
+            "auth_token",
+            "json",
+        ),
     ),
     "ng_export": CommandInfo(
         ExportConfig,
@@ -226,6 +288,31 @@ COMMANDS = {
             "+max_per_task=4",
             "ng_pairs rollouts.jsonl +format=llamafactory_dpo +output_fpath=pairs.jsonl "
             "+rules_fpath=rules.yaml",
+        ),
+        first=(
+            "rules",
+            "rules_fpath",
+            "max_per_task",
+            "max_pairs",
+            "dedupe_pairs",
+            "drop_truncated",
+            "drop_empty",
+            "drop_identical",
+            "format",
+            "prompt",
+            "output_fpath",
+            "where",
+            "min_reward",
+            "max_reward",
+            "top_k_per_group",
+            "drop_zero_variance",
+            "test_fraction",
+            "split_seed",
+            "reward_key",
+            "label_key",
+            "pass_threshold",
+            "input_jsonl_fpath",
+            "json",
         ),
     ),
     "ng_merge_lora": CommandInfo(

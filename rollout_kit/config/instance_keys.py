@@ -29,19 +29,41 @@ class CommonKeys(BaseModel):
     """Keys of every instance, whatever its implementation."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-    placement: str | None = None
-    host: str | None = None
-    port: int | None = Field(default=None, ge=0, le=65535)
-    num_workers: int = Field(default=1, ge=1)
-    process: str | None = None
-    env: dict[str, str] = {}
-    python: str | None = None
-    token: str | None = None
-    entrypoint: str | None = None
-    datasets: list[JsonObject] = []
-    num_gpus: float | None = Field(default=None, ge=0)
-    num_cpus: float | None = Field(default=None, ge=0)
-    resources: dict[str, float] = {}
+    placement: str | None = Field(
+        default=None,
+        description="Where the server runs. local: in the process of the command; process: in a"
+        " process of its own; ray: on a node of a Ray cluster; or the URL of a server that runs.",
+    )
+    host: str | None = Field(default=None, description="Address to listen on; null = default_host.")
+    port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port to listen on; null or 0 = a free one."
+    )
+    num_workers: int = Field(default=1, ge=1, description="Processes of the server.")
+    process: str | None = Field(
+        default=None, description="Servers with the same name here share one process."
+    )
+    env: dict[str, str] = Field(
+        default={},
+        description="Environment variables of the server's process, besides the usual ones.",
+    )
+    python: str | None = Field(default=None, description="Interpreter of the server's process.")
+    token: str | None = Field(
+        default=None,
+        description="Secret that requests to the server must carry, if it is not of this run.",
+    )
+    entrypoint: str | None = Field(
+        default=None, description="File with the server's class, in its folder; null = app.py."
+    )
+    datasets: list[JsonObject] = Field(
+        default=[], description="Files of tasks, for +dataset= and ng_prepare_data."
+    )
+    num_gpus: float | None = Field(default=None, ge=0, description="ray: GPUs of each replica.")
+    num_cpus: float | None = Field(
+        default=None, ge=0, description="ray: CPU cores of each replica."
+    )
+    resources: dict[str, float] = Field(
+        default={}, description="ray: other resources of each replica, by name."
+    )
 
     @field_validator("placement")
     @classmethod

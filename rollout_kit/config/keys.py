@@ -1008,9 +1008,7 @@ class StatusConfig(ControlConfig):
 
 
 class ReverifyConfig(RolloutsCommand):
-    "ng_reverify: verify stored responses again, or for the first time, without a"
-
-    "policy model."
+    """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
 
     asks_policy: ClassVar[bool] = False
 

@@ -7,7 +7,7 @@ What this module exports is public; each name is imported when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_HOMES = {
+_MODULES = {
     "Buffer": "buffer.buffer",
     "BufferPolicy": "buffer.policy",
     "BufferedGroup": "buffer.group",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module; later uses find it here."""
-    if (home := _HOMES.get(name)) is None:
+    if (home := _MODULES.get(name)) is None:
         raise AttributeError(f"module 'rollout_kit.rl' has no attribute '{name}'")
     value = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = value
@@ -56,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

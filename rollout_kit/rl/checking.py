@@ -18,7 +18,7 @@ from ..launch.reach import reach
 from ..store.rollouts import load
 from ..trajectory import SampledTurn, sequences
 from ..types import JsonObject, Rollout, Say
-from .reference import Score, score_with
+from .reference import NUM_PARALLEL, Score, score_with
 
 TOLERANCE = 1e-2
 """Largest difference between a log-prob as sampled and as scored that counts as equal."""
@@ -84,7 +84,9 @@ def format_check(found: JsonObject) -> str:
     return "\n".join(lines)
 
 
-async def check_tokens(rollouts: Iterable[Rollout], score: Score, num_parallel: int) -> TokenCheck:
+async def check_tokens(
+    rollouts: Iterable[Rollout], score: Score, num_parallel: int = NUM_PARALLEL
+) -> TokenCheck:
     """Score every turn with token ids again, `num_parallel` at once, and compare."""
     check, places = TokenCheck(), asyncio.Semaphore(num_parallel)
 

@@ -12,6 +12,7 @@ from types import CoroutineType
 from typing import Any, ClassVar
 
 import orjson
+from pydantic import Field
 
 from ..errors import THROTTLED, PeerError, RolloutError, TaskError
 from ..items import track
@@ -44,8 +45,10 @@ class AgentConfig(ServerConfig):
             max_turns: int = 3
     """
 
-    resources_server: ServerRef | None = None
-    model_server: ServerRef | None = None
+    resources_server: ServerRef | None = Field(
+        None, description="The resources server, with the tools and the verifier."
+    )
+    model_server: ServerRef | None = Field(None, description="The model server.")
 
 
 class open_session(entered):

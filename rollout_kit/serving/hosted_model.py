@@ -103,6 +103,8 @@ class EndpointConfig(ModelConfig):
 
 
 class HostedModelConfig(EndpointConfig):
+    """Keys of every server that asks a hosted endpoint."""
+
     # pydantic before 2.10 reserves every name that begins with model_
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 

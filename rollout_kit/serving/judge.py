@@ -99,15 +99,21 @@ class JudgeConfig(JudgeModelConfig):
         json_schema_extra=OPERATIONAL,
         description="Verdicts to cache: the same answer to the same question is judged once.",
     )
-    judge_system_message: str | None = None
+    judge_system_message: str | None = Field(
+        default=None, description="System message of each question to the judge."
+    )
     judge_prompt_template_fpath: Path | None = Field(
         default=None,
         description="File with {question}, {expected_answer}, {generated_answer} in it, relative to"
         " the working folder or to the server's folder.",
     )
     judge_prompt_template: str | None = Field(default=None, description="The same as text.")
-    judge_equal_label: str = Field(default="[[A=B]]", min_length=1)
-    judge_not_equal_label: str = Field(default="[[A!=B]]", min_length=1)
+    judge_equal_label: str = Field(
+        default="[[A=B]]", min_length=1, description="What the judge says of equal answers."
+    )
+    judge_not_equal_label: str = Field(
+        default="[[A!=B]]", min_length=1, description="What the judge says of other answers."
+    )
 
 
 class Evaluation(NamedTuple):

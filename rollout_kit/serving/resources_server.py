@@ -46,6 +46,8 @@ SESSION_TIMEOUT_S = 7200.0
 """Twice the default time limit of a rollout, so that only sessions of dead callers expire."""
 
 Reverify = Literal["stateless", "replay", "never"]
+"""How a stored response can be verified again: by itself, after its tool calls are replayed, or not
+at all."""
 
 
 class ResourcesServerConfig(ServerConfig):

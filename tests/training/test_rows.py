@@ -110,7 +110,7 @@ def test_differences_are_counted_and_turns_that_span_an_update_apart() -> None:
     output = [one(5, 5), one(6, 6), one(5, 6), one(9, 9)]
     output.append({**one(5, 6), "policy_version_spans": [[0, 1, 5], [1, 2, 6]]})
     output.append({**one(5, 9), "policy_version_spans": [[0, 1, 5], [1, 2, 9]]})
-    found = asyncio.run(check_tokens([rollout_of(line(0, 1.0, output))], score, 2))
+    found = asyncio.run(check_tokens([rollout_of(line(0, 1.0, output))], score))
     assert (found.num_turns, found.matched, found.mismatched, found.spanning) == (6, 3, 1, 3)
     assert (found.num_behind, found.matched_behind) == (2, 0)
     assert (found.worst, found.spanning_worst) == (1.5, 1.5)

@@ -119,7 +119,7 @@ def test_log_probs_are_those_of_the_version_on_the_turn(
             async def score_shifted(ids: Any, heat: float, version: Any) -> list[float]:
                 return await score(ids, heat, version + shift)
 
-            return await check_tokens(rollouts, score_shifted, 8)
+            return await check_tokens(rollouts, score_shifted)
 
     found = asyncio.run(check())
     log.warning("%s: %d rollouts, %s", model, len(rollouts), found.to_json())
