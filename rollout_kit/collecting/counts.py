@@ -1,7 +1,7 @@
 """A plan in numbers, and what a run asks of the source that its attempts are from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -120,11 +120,8 @@ def count(
     return counts, to_verify
 
 
-class TaskFollower(Protocol):
-    """Follows the tasks of a source, each before its first attempt."""
-
-    def plan(self, refused: Collection[Key], task: Task, keys: Sequence[Key]) -> None:
-        """All keys of a task; those `refused` failed permanently before."""
+OnTask = Callable[[Collection[Key], Task, Sequence[Key]], None]
+"""Receives the keys that failed permanently before, a task, and all keys of the task."""
 
 
 class RunSource(ABC):
@@ -147,11 +144,11 @@ class RunSource(ABC):
     """The tasks of the input, once they are known; None if the output holds no others."""
     others: Others = Others(0, 0)
     """What the output holds of other inputs."""
-    follower: TaskFollower | None = None
+    on_task: OnTask | None = None
 
-    def follow(self, follower: TaskFollower) -> None:
-        """Have the tasks followed; called before the first attempt."""
-        self.follower = follower
+    def follow(self, on_task: OnTask) -> None:
+        """Have each task followed before its first attempt; called before the run begins."""
+        self.on_task = on_task
 
     @abstractmethod
     def next(self) -> Attempt | Later | End:

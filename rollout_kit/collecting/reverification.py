@@ -252,7 +252,7 @@ class StoredSource(RunSource):
 
     def _find_owed(self) -> Iterator[Attempt | Later]:
         groups: dict[Group, list[Key]] = {}
-        for key in self.survey.rows if self.follower else ():
+        for key in self.survey.rows if self.on_task else ():
             groups.setdefault(group_of(key), []).append(key)
         for read, line in enumerate(read_stored_lines(self.stored.path), 1):
             if read % BREATH == 0:
@@ -265,8 +265,8 @@ class StoredSource(RunSource):
                 case Line(number, key, content):
                     chosen = self.survey.rows.get(key)
                     task = Task(key.task_id, content["_ng_task_index"], number, key.agent, {})
-                    if self.follower and (keys := groups.pop(group_of(key), None)):
-                        self.follower.plan((), task._replace(row=row_of(content)), keys)
+                    if self.on_task and (keys := groups.pop(group_of(key), None)):
+                        self.on_task((), task._replace(row=row_of(content)), keys)
                     if chosen and chosen.line == number and self._is_owed(key):
                         is_copied = self._copies_current and self._is_current(key, chosen)
                         yield Attempt(key, task, stored=content, is_copied=is_copied)

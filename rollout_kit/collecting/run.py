@@ -379,7 +379,6 @@ class Run:
         self.schedule.stop()
         if self.ending is not Ending.LIMIT:
             self.groups.stop()
-            self.scoring.stop()
         if in_time:
             self._after(self.command.drain_timeout_s, self._cancel)
 

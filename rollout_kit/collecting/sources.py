@@ -310,7 +310,7 @@ class TaskSource(RunSource):
         def is_settled(key: Key) -> bool:
             return key in done or key in pending or key in refused
 
-        on_task = partial(self.follower.plan, refused) if self.follower else None
+        on_task = self.on_task and partial(self.on_task, refused)
         settled = is_settled if done or pending or refused else lambda key: False
         owed = find_owed(tasks, self.wanted, settled, on_task)
         return map(self._with_turns, owed) if self._journal.num_unfinished else owed
@@ -400,7 +400,7 @@ class TaskSource(RunSource):
         the rows that are known to be done."""
         if self._kept is None:
             leading = self.reader.leading
-            if leading.known and self.follower is None and self.wanted.only is None:
+            if leading.known and self.on_task is None and self.wanted.only is None:
                 wanted = self.wanted.keys(Task("", 0, 0, str(self.reader.agent_name), {}))
                 owed = leading.find_owed(self._contents.done, wanted)
                 yield from self.reader.read_owed(owed)

@@ -7,7 +7,7 @@ the next run tries again.
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from sys import intern
@@ -17,14 +17,14 @@ from ...errors import OutputError, PeerTimeout, RolloutError, VerifyError
 from ...serving.group_verdicts import GroupScores, as_group_scores
 from ...serving.transport.retry import VERIFICATION, retry
 from ...session import VERIFIER, Session, entered
-from ...store.groups.members import build_request, task_of_row
+from ...store.groups.members import build_request, group_digest, task_of_row
 from ...store.groups.scores import GroupFile, Scored, build_group_line
 from ...store.journal import Journal
 from ...store.scope import Group
-from ...time_limit import running_loop, within
+from ...time_limit import within
 from ...types import JsonObject
 from ..plan import Collection as Work
-from .following import LOST, GroupFollower, HandOn, SettledGroup
+from .following import LOST, FollowedGroup, GroupFollower
 from .tally import GroupTally
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class GroupScoring:
             opened = partial(journal.open_beside, journal.paths.groups)
             self._file = GroupFile(journal.paths, opened)
         self._last: dict[Group, Scored] = self._file.scored if self._file else {}
-        self._gathered: deque[tuple[SettledGroup, HandOn]] = deque()
+        self._limit = asyncio.Semaphore(self._policy.num_groups_in_parallel)
         self._tasks: set[asyncio.Task[None]] = set()
         if self.is_on:
             groups.add(self, self._agents, hashed=True)
@@ -73,37 +73,35 @@ class GroupScoring:
         """Groups that are to be scored."""
         return sum(self._groups.planned[agent] for agent in self._agents)
 
-    @property
-    def _num_waiting(self) -> int:
-        """Groups that are gathered, or in flight."""
-        return len(self._gathered) + len(self._tasks)
-
     def stages(self) -> Counter[str]:
         """What is in flight."""
-        number = self._num_waiting + (self.is_on and self._groups.is_behind)
+        number = len(self._tasks) + (self.is_on and bool(self._groups.noted))
         return Counter({"the verification of groups": number} if number else {})
 
-    def take(self, settled: SettledGroup, hand_on: HandOn) -> bool:
+    def take(self, settled: FollowedGroup, hand_on: Callable[[], bool]) -> bool:
         """Score a group, unless it is left out or has a score that counts."""
         group, tally = settled.group, self.tally
         if group.agent not in self._agents:
-            return hand_on(settled)
-        if line := self._find_score(settled):
-            if is_done := hand_on(settled._replace(score=line)):
-                tally.older += self._is_older(group, self._last.pop(group))
-                self._count(settled, line)
-            return is_done
+            return hand_on()
+        if settled.is_final and (line := self._find_score(settled)):
+            settled.score = line
+            if not hand_on():
+                settled.score = None
+                return False
+            tally.older += self._is_older(group, self._last.pop(group))
+            self._count(settled, line)
+            return True
         if settled.left_out:
             tally.dropped += settled.left_out == "dropped"
             tally.incomplete += settled.left_out == "incomplete"
             if settled.left_out == LOST:
                 tally.failed[group] = LOST
-            return hand_on(settled)
-        if settled.members is None or (self._file and self._num_waiting >= MAX_HELD):
+            return hand_on()
+        if settled.members is None or (self._file and len(self._tasks) >= MAX_HELD):
             return False
-        if not self._groups.is_stopped:
-            self._gathered.append((settled, hand_on))
-            running_loop().call_soon(self._start_task)
+        task = asyncio.create_task(self._score(settled, hand_on))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return True
 
     async def wait_for_room(self) -> None:
@@ -111,16 +109,10 @@ class GroupScoring:
 
     async def drain(self, most: int = 0) -> None:
         """Wait until at most so many groups are waiting or in flight."""
-        while self._num_waiting > most:
-            self._start_task()
+        while len(self._tasks) > most:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    def stop(self) -> None:
-        """Start nothing more; what is in flight may finish."""
-        self._gathered.clear()
-
     def cancel(self) -> None:
-        self.stop()
         for task in self._tasks:
             task.cancel()
 
@@ -132,10 +124,10 @@ class GroupScoring:
         """For the metrics file; groups that are still open are incomplete."""
         return self.tally.figures(self.planned)
 
-    def _find_score(self, settled: SettledGroup) -> JsonObject | None:
+    def _find_score(self, settled: FollowedGroup) -> JsonObject | None:
         """The line of an earlier run with the score of just these members, if it counts."""
-        last = self._last.get(settled.group) if settled.is_final else None
-        if last is None or self._file is None or last.digest != settled.digest:
+        last = self._last.get(settled.group)
+        if last is None or self._file is None or last.digest != group_digest(settled.total):
             return None
         is_older = self._is_older(settled.group, last)
         return None if is_older and self._renews else self._file.read(last)
@@ -143,33 +135,24 @@ class GroupScoring:
     def _is_older(self, group: Group, scored: Scored) -> bool:
         return scored.verifier != self._runner.agents[group.agent].verifier
 
-    def _start_task(self) -> None:
-        """Start a task, and another one if it waits: one serves all verifiers that do not wait."""
-        if self._gathered and len(self._tasks) < self._policy.num_groups_in_parallel:
-            task = asyncio.create_task(self._score_gathered())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            task.get_loop().call_soon(self._start_task)  # follows the first step of the task
-
-    async def _score_gathered(self) -> None:
-        """Ask about one group after the other."""
-        while self._gathered:
-            await self._score(*self._gathered.popleft())
-
-    async def _score(self, settled: SettledGroup, hand_on: HandOn) -> None:
+    async def _score(self, settled: FollowedGroup, hand_on: Callable[[], bool]) -> None:
         group = settled.group
         try:
-            scores, verifier = await self._ask(settled)
+            async with self._limit:
+                if self._groups.is_stopped:
+                    return
+                scores, verifier = await self._ask(settled)
         except RolloutError as error:
             if settled.is_final:
                 self.tally.failed[group] = intern(f"{error}")  # the error holds its members
-                hand_on(settled._replace(left_out="not scored"))
+                settled.left_out = "not scored"
+                hand_on()
             return
-        pairs = zip((settled.members or {}).values(), scores.members, strict=True)
+        pairs = zip(settled.slots, scores.members, strict=True)
         line = build_group_line(
             group,
             settled.task_index,
-            settled.digest,
+            group_digest(settled.total),
             verifier,
             [(member.key, score) for member, score in pairs if member is not None],
             scores.group,
@@ -182,15 +165,16 @@ class GroupScoring:
             return
         if settled.is_final:
             self._count(settled, line)
-            hand_on(settled._replace(score=line))
+            settled.score = line
+            hand_on()
         elif scored is not None:
             self._last[group] = scored
 
-    async def _ask(self, settled: SettledGroup) -> tuple[GroupScores, str]:
+    async def _ask(self, settled: FollowedGroup) -> tuple[GroupScores, str]:
         """The scores of a group, and the fingerprint of the verifier that gave them."""
         plan = self._runner.agents[settled.group.agent]
         timeout_s = self._policy.verify_group_timeout_s
-        server, members = plan.resources or "", list((settled.members or {}).values())
+        server, members = plan.resources or "", settled.slots
         raw = build_request(task_of_row(settled.row), members)
         session = Session()
         try:
@@ -213,8 +197,8 @@ class GroupScoring:
             self._runner.bill.spent.add(session.spent)
         return reply, session.stats.get(VERIFIER, plan.verifier)
 
-    def _count(self, settled: SettledGroup, line: JsonObject) -> None:
+    def _count(self, settled: FollowedGroup, line: JsonObject) -> None:
         """Count a group that has a score."""
         self.tally.take(line)
-        self.tally.scored -= settled.num_members is None
+        self.tally.scored -= settled.is_reopened
         self._metrics.add_group(settled.group, line)

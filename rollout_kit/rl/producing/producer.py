@@ -16,21 +16,23 @@ from socket import gethostname
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ...collecting.groups.following import HandOn, SettledGroup
+from ...collecting.groups.following import FollowedGroup
 from ...collecting.run import Ending, Run
 from ...config.keys import CollectConfig
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
+from ...store.scope import Group
+from ...trajectory import span_versions, versions_of
 from ...types import Say
 from ..buffer.buffer import Buffer
+from ..buffer.group import BufferedGroup
 from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
-from .groups import key_of_group, make_group, rewards_of
 from .stragglers import Stragglers
-from .tickets import Ticket
+from .tickets import BufferTicket
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +82,11 @@ class Producer:
         agents = self._run.runner.agents
         self._run.groups.add(self, agents, with_lines=True, with_places=refers)
 
-    def take(self, settled: SettledGroup, hand_on: HandOn) -> bool:
+    def take(self, settled: FollowedGroup, hand_on: Callable[[], bool]) -> bool:
         """Put a group that counts into the buffer, unless it has left it before."""
         group, is_over = settled.group, self._tickets.is_over
         if not settled.is_final:
-            return hand_on(settled)
+            return hand_on()
         if key_of_group(group) in self._acks.keys:
             self._tickets.give_back(group)
         elif settled.left_out:
@@ -96,7 +98,7 @@ class Producer:
             task = asyncio.create_task(self._put(settled))
             self._putting.add(task)
             task.add_done_callback(self._putting.discard)
-        return hand_on(settled)
+        return hand_on()
 
     async def wait_for_room(self) -> None:
         groups, tickets = self._run.groups, self._tickets
@@ -152,7 +154,6 @@ class Producer:
         await self.put_rest()
         await cancel_all(self._putting)
         tickets = self._tickets.names()
-        self._tickets.clear()
         try:
             if tickets:
                 await self._buffer.release(tickets)
@@ -166,7 +167,7 @@ class Producer:
             tickets = await self._ask(partial(self._buffer.reserve, owner=self._owner))
             self._gauges.take(stats := await self._ask(self._buffer.stats))
             if tickets:
-                self._tickets.add([Ticket(name, stats["version"]) for name in tickets])
+                self._tickets.add([BufferTicket(name, stats["version"]) for name in tickets])
             elif stats["finished"]:
                 self._tickets.end()
                 self._say("the trainer needs nothing more", event="buffer_finished")
@@ -177,17 +178,15 @@ class Producer:
                 if not self._run.schedule.in_flight:
                     self._run.meter.spent.trainer += perf_counter() - began
 
-    async def _put(self, settled: SettledGroup) -> None:
-        group, score, members = settled.group, settled.score, settled.there
-        ticket = self._tickets.given.get(group, Ticket())
-        rewards = rewards_of(score, members) if score else None
-        made = make_group(key_of_group(group), members, rewards, ticket.version)
+    async def _put(self, settled: FollowedGroup) -> None:
+        ticket = self._tickets.given.get(settled.group, BufferTicket())
+        made = make_group(settled, ticket.version)
         try:
             answer = await self._ask(partial(self._buffer.put, made, ticket=ticket.name))
         except (PeerError, ConfigError) as error:
             self._run.end_with(OutputError(str(error)))
             return
-        self._tickets.given.pop(group, None)
+        self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
 
     async def _watch_steps(self) -> None:
@@ -224,6 +223,24 @@ class Producer:
                     self._say("the buffer answers again", event="buffer_back")
                 self._is_away = False
                 return found
+
+
+def key_of_group(group: Group) -> str:
+    """The key of a group in a buffer."""
+    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
+
+
+def make_group(settled: FollowedGroup, began: int | None) -> BufferedGroup:
+    """Where the model server tells no versions, that of the trainer at the group's begin counts."""
+    members = [each for each in settled.slots if each]
+    scores = settled.score["members"] if settled.score else ()
+    of = {(one["scope"], one["rollout_index"]): one["reward"] for one in scores}
+    rewards = [of.get(each.key[2:]) for each in members] if of else []
+    lines, places = [each.line for each in members], [each.place for each in members if each.place]
+    found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
+    first, last = (found.first, found.last) if found else (began, began)
+    places = places if len(places) == len(lines) else []
+    return BufferedGroup(key_of_group(settled.group), lines, rewards, first, last, places)
 
 
 @asynccontextmanager

@@ -10,36 +10,29 @@ from ...store.scope import Group, group_of
 from ...types import Attempt
 
 
-class Ticket(NamedTuple):
-    """A place in the buffer. `version` is the trainer's when it was given."""
+class BufferTicket(NamedTuple):
+    """`version` is the trainer's when it was given."""
 
     name: str = ""
     version: int | None = None
 
 
 class Tickets:
-    """Holds attempts back until their group has a ticket. Until `limit`, none needs one."""
+    """Holds attempts back until their group has a ticket, if a buffer limits the run."""
 
     def __init__(self) -> None:
-        self.given: dict[Group, Ticket] = {}
+        self.given: dict[Group, BufferTicket] = {}
         """Those of the groups in progress."""
-        self.wanted = asyncio.Event()
-        """Whether a group waits for a ticket."""
-        self.is_over = False
-        """Whether the trainer needs nothing more."""
-        self._is_limited = False
-        self._free: list[Ticket] = []
-        self._changed = asyncio.Event()
+        self._free: list[BufferTicket] = []
+        self.wanted, self._changed = asyncio.Event(), asyncio.Event()
+        self.is_limited = self.is_over = False
+        """Whether groups need tickets; whether the trainer needs nothing more."""
         self._num_leased = 0
-
-    def limit(self) -> None:
-        """From now on a group needs a ticket."""
-        self._is_limited = True
 
     def hold_back(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
         """The attempts; the first one of a group waits for a ticket."""
         for attempt in attempts:
-            if self._is_limited and isinstance(attempt, Attempt) and attempt.stored is None:
+            if self.is_limited and isinstance(attempt, Attempt) and attempt.stored is None:
                 group = group_of(attempt.key)
                 while group not in self.given:
                     if self.is_over:
@@ -52,15 +45,12 @@ class Tickets:
                         yield Later(self._changed, self._say_why())
             yield attempt
 
-    def add(self, tickets: list[Ticket]) -> None:
-        """Let as many groups begin."""
+    def limit(self) -> None:
+        self.is_limited = True
+
+    def add(self, tickets: list[BufferTicket]) -> None:
         self._free += tickets
         self.wanted.clear()
-        self._changed.set()
-
-    def end(self) -> None:
-        """Let no group begin any more."""
-        self.is_over = True
         self._changed.set()
 
     def give_back(self, group: Group) -> None:
@@ -68,11 +58,13 @@ class Tickets:
         if (ticket := self.given.pop(group, None)) is not None:
             self._free.append(ticket)
 
+    def end(self) -> None:
+        """Let no group begin any more."""
+        self.is_over = True
+        self._changed.set()
+
     def names(self) -> list[str]:
         return [ticket.name for ticket in (*self.given.values(), *self._free)]
-
-    def clear(self) -> None:
-        self.given, self._free = {}, []
 
     def note_leased(self, number: int) -> None:
         """Note how many groups the trainer holds while no other waits for it."""
@@ -81,7 +73,6 @@ class Tickets:
             self._changed.set()  # something else is waited for
 
     def _say_why(self) -> str:
-        """What is waited for where the buffer gives no ticket."""
         if not self._num_leased:
             return "the trainer to make room in the buffer"
         left = number_of(self._num_leased, "group")
