@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -107,8 +107,14 @@ class GroupConsumer(Protocol):
         the output."""
         ...
 
-    async def wait_for_room(self) -> None:
-        """Wait until there is room for a group that is read from the output."""
+    def has_place(self, group: Group) -> bool:
+        """Whether it holds a place for a group, which is then read before those without one."""
+        ...
+
+    async def has_room(self, group: Group) -> bool:
+        """Wait for room for a group that is read from the output. False if there is none and the
+        run stops, or groups with a place are to be read first."""
+        ...
 
 
 class GroupFollower:
@@ -237,11 +243,17 @@ class GroupFollower:
         """Read the members of settled groups that a consumer needs from the output."""
         async with self._reading:
             while self._needed and not self.is_stopped:
-                needed, self._needed = self._needed, {}
+                first = set(self._find_first())
+                needed = {g: self._needed.pop(g) for g in first or list(self._needed)}
                 try:
                     await self._read(needed)
                 finally:
                     self._needed = needed | self._needed
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a group with a place is to be read."""
+        return any(True for _ in self._find_first())
 
     def stop(self) -> None:
         """Read nothing more."""
@@ -335,6 +347,10 @@ class GroupFollower:
         hand_on = partial(self._hand, settled, number + 1)
         return self._consumers[number].take(settled, hand_on)
 
+    def _find_first(self) -> Iterator[Group]:
+        """The groups to be read for which a consumer holds a place."""
+        return (g for g in self._needed if any(each.has_place(g) for each in self._consumers))
+
     async def _read(self, needed: dict[Group, FollowedGroup]) -> None:
         """Hand out groups with their members, in one pass over the output; memory holds those that
         are begun."""
@@ -353,22 +369,23 @@ class GroupFollower:
                 found.members, found.row = {}, task_of(line.row)
             place = HeldLine.of(path, line.offset, line.raw) if self._with_places else None
             found.members[key] = self._hold(key, line.row, place=place)
-            if len(found.members) == found.num_members and not found.is_reopened:
-                await self._hand_read(needed, found)
-            if self.is_stopped:
+            is_whole = len(found.members) == found.num_members and not found.is_reopened
+            if is_whole and not await self._hand_read(needed, found):
                 return
         for found in list(needed.values()):
             if not (found.is_reopened and found.members):
                 found.left_out = LOST
-            await self._hand_read(needed, found)
+            if not await self._hand_read(needed, found):
+                return
 
-    async def _hand_read(self, needed: dict[Group, FollowedGroup], found: FollowedGroup) -> None:
+    async def _hand_read(self, needed: dict[Group, FollowedGroup], found: FollowedGroup) -> bool:
+        """Hand out a group that was read; False if others have to be read first, or none."""
         for consumer in self._consumers:
-            await consumer.wait_for_room()
-        if self.is_stopped:
-            return
+            if not await consumer.has_room(found.group):
+                return False
         del needed[found.group]
         found.let_go = 0
         if not self._hand(found):
             found.let_go_of_members()
             self._needed[found.group] = found
+        return not self.is_stopped

@@ -104,8 +104,12 @@ class GroupScoring:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def wait_for_room(self) -> None:
+    def has_place(self, group: Group) -> bool:
+        return False
+
+    async def has_room(self, group: Group) -> bool:
         await self.drain(self._policy.num_groups_in_parallel)
+        return not self._groups.is_stopped
 
     async def drain(self, most: int = 0) -> None:
         """Wait until at most so many groups are waiting or in flight."""

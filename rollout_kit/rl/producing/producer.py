@@ -100,11 +100,16 @@ class Producer:
             task.add_done_callback(self._putting.discard)
         return hand_on()
 
-    async def wait_for_room(self) -> None:
-        groups, tickets = self._run.groups, self._tickets
-        while len(self._putting) >= MAX_PUTTING and not (groups.is_stopped or tickets.is_over):
-            first = asyncio.FIRST_COMPLETED
+    def has_place(self, group: Group) -> bool:
+        return group in self._tickets.given
+
+    async def has_room(self, group: Group) -> bool:
+        groups, tickets, first = self._run.groups, self._tickets, asyncio.FIRST_COMPLETED
+        while len(self._putting) >= MAX_PUTTING and not (self.has_place(group) or tickets.is_over):
+            if groups.is_stopped or groups.is_urgent:
+                return False
             await asyncio.wait(self._putting, timeout=LOOK_S, return_when=first)
+        return True
 
     async def work(self) -> None:
         """Reserve, and look after acks and tickets, until cancelled."""
@@ -153,7 +158,7 @@ class Producer:
         """Put what is complete; give the places of the rest back."""
         await self.put_rest()
         await cancel_all(self._putting)
-        tickets = self._tickets.names()
+        tickets = self._tickets.take_all()
         try:
             if tickets:
                 await self._buffer.release(tickets)

@@ -25,14 +25,14 @@ class Tickets:
         """Those of the groups in progress."""
         self._free: list[BufferTicket] = []
         self.wanted, self._changed = asyncio.Event(), asyncio.Event()
-        self.is_limited = self.is_over = False
+        self._is_limited = self.is_over = False
         """Whether groups need tickets; whether the trainer needs nothing more."""
         self._num_leased = 0
 
     def hold_back(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
         """The attempts; the first one of a group waits for a ticket."""
         for attempt in attempts:
-            if self.is_limited and isinstance(attempt, Attempt) and attempt.stored is None:
+            if self._is_limited and isinstance(attempt, Attempt) and attempt.stored is None:
                 group = group_of(attempt.key)
                 while group not in self.given:
                     if self.is_over:
@@ -46,7 +46,8 @@ class Tickets:
             yield attempt
 
     def limit(self) -> None:
-        self.is_limited = True
+        """From now on, groups need tickets."""
+        self._is_limited = True
 
     def add(self, tickets: list[BufferTicket]) -> None:
         self._free += tickets
@@ -65,6 +66,11 @@ class Tickets:
 
     def names(self) -> list[str]:
         return [ticket.name for ticket in (*self.given.values(), *self._free)]
+
+    def take_all(self) -> list[str]:
+        """Their names; none is held any more."""
+        names, self.given, self._free = self.names(), {}, []
+        return names
 
     def note_leased(self, number: int) -> None:
         """Note how many groups the trainer holds while no other waits for it."""
