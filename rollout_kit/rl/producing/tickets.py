@@ -57,7 +57,7 @@ class Tickets:
     def give_back(self, group: Group) -> None:
         """Let another group begin in place of this one."""
         if (ticket := self.given.pop(group, None)) is not None:
-            self._free.append(ticket)
+            self.add([ticket])
 
     def end(self) -> None:
         """Let no group begin any more."""
