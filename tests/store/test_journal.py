@@ -243,7 +243,7 @@ def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
 def as_written(number: int) -> Rollout:
     """A rollout as a worker hands it over."""
     done = rollout(number)
-    return replace(done, raw=dump_line(done.line))
+    return replace(done, raw=dump_line(done.line), offset=None)
 
 
 def note_writes(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 20) -> list[bytes]:
