@@ -327,6 +327,8 @@ class Rollout:
     encoded: bytes | None = None
     """The response as JSON, if its verifier was asked in this process. With the token ids that are
     usual in training, encoding it again would take most of a rollout's CPU time."""
+    offset: int | None = None
+    """Where its line is in the output, once this process has written it."""
 
     def dump(self) -> bytes:
         """The line as it is written; TypeError if it is not JSON."""

@@ -145,7 +145,10 @@ class RunSource(ABC):
     others: Others = Others(0, 0)
     """What the output holds of other inputs."""
     on_task: OnTask | None = None
-    """Follows each task before its first attempt."""
+
+    def follow(self, on_task: OnTask) -> None:
+        """Have each task followed before its first attempt; called before the run begins."""
+        self.on_task = on_task
 
     @abstractmethod
     def next(self) -> Attempt | Later | End:

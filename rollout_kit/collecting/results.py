@@ -55,8 +55,8 @@ def finish(run: Run) -> tuple[JsonObject, Status]:
     if ending is not Ending.DONE:
         status = Status.INTERRUPTED if ending is Ending.INTERRUPTED else Status.LIMIT_REACHED
     else:
-        groups = run.groups
-        lost = run.command.max_failed_fraction * groups.open.planned < len(groups.tally.failed)
+        scoring = run.scoring
+        lost = run.command.max_failed_fraction * scoring.planned < len(scoring.tally.failed)
         has_all = missing + source.counts.malformed <= tolerated and not lost
         status = Status.FINISHED if has_all else Status.NO_RESULT
     run.ending = ending
@@ -110,8 +110,8 @@ def _measure(run: Run, lists_groups: bool) -> JsonObject:
         metrics["audit"] = run.audit.figures()
     if bottleneck := run.meter.verdict():
         metrics["bottleneck"] = bottleneck.figures()
-    if run.groups.is_on:
-        metrics["groups"] = run.groups.figures()
+    if run.scoring.is_on:
+        metrics["groups"] = run.scoring.figures()
     if isinstance(run.limiter, Adaptive):
         metrics["parallelism"] = run.limiter.history()
     return metrics | source.own_results()

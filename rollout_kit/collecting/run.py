@@ -22,6 +22,7 @@ from ..store.lines import rollout_of
 from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
+from .groups.following import GroupFollower
 from .groups.scoring import GroupScoring
 from .limits import RunLimits
 from .pacing.budget import Budget, within
@@ -99,11 +100,13 @@ class Run:
         budget.bills.append(runner.bill)
         self.limits = RunLimits(command, budget, say, self._reach_limit)
         is_whole = attempts is None and command.only is None
-        self.groups = GroupScoring.of(collection, self.metrics, self.end_with, is_whole)
+        self.groups = GroupFollower(collection, self.end_with)
+        parts = self.groups, collection, self.metrics, self.end_with
+        self.scoring = GroupScoring(*parts, is_whole=is_whole)
         self.schedule = Schedule(
             source if attempts is None else Attempts(attempts),
             runner.begin,
-            self.groups if self.groups.is_on else collection.journal,
+            self.groups,
             within(self.parallel, self.limits.budget),
             measure=self.meter.take,
         )
@@ -127,11 +130,11 @@ class Run:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is in flight."""
-        return self.schedule.is_quiet and not self.groups.stages()
+        return self.schedule.is_quiet and not self.scoring.stages()
 
     def stages(self) -> Counter[str]:
         """What is waited for → how often."""
-        return self.schedule.stages() + self.groups.stages()
+        return self.schedule.stages() + self.scoring.stages()
 
     def observe(self, observer: Observer) -> None:
         """Have an observer follow every outcome."""
@@ -159,7 +162,8 @@ class Run:
             counted = await stack.enter_async_context(beside(self._count_rest()))
             if self.audit:
                 stack.push_async_callback(self.audit.cancel)
-            stack.push_async_callback(self.groups.close)
+            stack.push_async_callback(self.scoring.close)
+            stack.callback(self.groups.close)
             self.limits.start()
             batches = schedule.batches()
             stack.push_async_callback(batches.aclose)
@@ -175,6 +179,7 @@ class Run:
                 if self.audit:
                     await self.audit.finish()
             await self.groups.finish()
+            await self.scoring.drain()
             if self._fatal:
                 raise self._fatal
             self.collection.journal.finish()
@@ -379,7 +384,8 @@ class Run:
 
     def _cancel(self) -> None:
         self.schedule.cancel()
-        self.groups.cancel()
+        self.groups.stop()
+        self.scoring.cancel()
 
     def end_with(self, error: OutputError) -> None:
         self._fatal = self._fatal or error

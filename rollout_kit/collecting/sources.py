@@ -96,11 +96,10 @@ class Wanted:
         self,
         task: Task,
         settled: Callable[[Key], bool],
-        pairs: Iterable[tuple[Arm | None, Key]] | None = None,
+        pairs: Iterable[tuple[Arm | None, Key]],
     ) -> Iterator[Attempt]:
-        """Attempts at the keys of a task that are not settled. `pairs` are those of the task, where
-        they are known already."""
-        for arm, key in self.pairs(task) if pairs is None else pairs:
+        """Attempts at those of a task's `pairs` that are not settled."""
+        for arm, key in pairs:
             if settled(key):
                 continue
             asked = task
@@ -161,12 +160,10 @@ def find_owed(
             yield LATER
         if isinstance(task, Malformed):
             continue
-        if on_task is None:
-            yield from wanted.attempts(task, settled)
-        else:
-            pairs = list(wanted.pairs(task))
+        pairs = list(wanted.pairs(task))
+        if on_task:
             on_task(task, [key for _, key in pairs])
-            yield from wanted.attempts(task, settled, pairs)
+        yield from wanted.attempts(task, settled, pairs)
 
 
 COUNT_FIRST = 50_000

@@ -331,9 +331,9 @@ def _say_what_is_missing(run: Run, counts: JsonObject, say: Say) -> None:
 
 def _say_groups(run: Run, say: Say) -> None:
     """How many groups have a score, and why others have none."""
-    if (groups := run.groups).is_on:
-        text = "\n".join(groups.tally.lines(groups.open.planned))
-        say(text, event="groups", **groups.figures())
+    if (scoring := run.scoring).is_on:
+        text = "\n".join(scoring.tally.lines(scoring.planned))
+        say(text, event="groups", **scoring.figures())
 
 
 def _say_bottleneck(run: Run, progress: Progress) -> None:

@@ -352,8 +352,6 @@ class KeptIndex:
         self._file, self._wanted = IndexFile(path), wanted
         self.descriptor = -1
         """The main file, once it is open; until then what is written is valid for no file."""
-        self.follow: Callable[[Key, int, bytes], None] | None = None
-        """Told each rollout that is appended: its offset, and its line."""
         self.reset()
 
     def load(self) -> Iterator[Rows | int]:
@@ -399,8 +397,6 @@ class KeptIndex:
 
     def append(self, offset: int, raw: bytes, rollout: Rollout) -> None:
         """Keep the record of a rollout that was just written."""
-        if self.follow:
-            self.follow(rollout.key, offset, raw)
         if self._file.path is None:
             return
         self.size = offset + len(raw)

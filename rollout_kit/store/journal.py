@@ -260,6 +260,7 @@ class Journal:
             for line, rollout in rollouts:
                 if offset == self.size:
                     break
+                rollout.offset = offset
                 self.index.append(offset, line, rollout)
                 if is_kept:
                     self.settle(rollout.key)

@@ -265,6 +265,16 @@ def test_identical_rows_are_one_group(desk: Desk) -> None:
     assert run_virtual(desk.collect(**KEYS)) == 0 and len(Ranked.calls) == calls
 
 
+def test_a_further_row_of_a_finished_task_is_scored_with_the_others(desk: Desk) -> None:
+    """It comes after the rollouts of the earlier run were read, and the group was settled."""
+    assert run_virtual(desk.collect(rows(1), **KEYS)) == 0
+    again = [*rows(6), row("q0")]
+    desk.model = ScriptedModel(Numbered(), delay_s=1)
+    assert run_virtual(desk.collect(again, **KEYS, num_samples_in_parallel=1)) == 0
+    assert len(desk.lines()) == 28 and len(current(desk)["q0"]["members"]) == 8
+    assert desk.metrics()["groups"]["scored"] == desk.metrics()["groups"]["planned"] == 6
+
+
 def test_groups_are_scored_again_without_generating(desk: Desk) -> None:
     class Reversed(Ranked):
         async def verify_group(self, task: JsonObject, members: Sequence[Any]) -> JsonObject:

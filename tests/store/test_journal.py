@@ -243,7 +243,7 @@ def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
 def as_written(number: int) -> Rollout:
     """A rollout as a worker hands it over."""
     done = rollout(number)
-    return replace(done, raw=dump_line(done.line))
+    return replace(done, raw=dump_line(done.line), offset=None)
 
 
 def note_writes(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 20) -> list[bytes]:
@@ -270,13 +270,11 @@ def test_lines_that_arrive_together_are_one_write(
 ) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     journal, done = Journal(paths, fsync="exit"), [as_written(number) for number in range(3)]
-    places: list[tuple[Key, int]] = []
-    journal.index.follow = lambda key, offset, raw: places.append((key, offset))
     written = note_writes(monkeypatch)
     assert journal.append_all(done) == done
     assert written == [b"".join(line_of(each) for each in done)] == [paths.main.read_bytes()]
     sizes = [len(line_of(each)) for each in done]
-    assert places == [(each.key, sum(sizes[:at])) for at, each in enumerate(done)]
+    assert [each.offset for each in done] == [sum(sizes[:at]) for at in range(len(done))]
     journal.close(clean=True)
     assert set(Journal(paths).contents.done.of_task(done[0].key.task_id, "agent")) == {done[0].key}
 
@@ -286,14 +284,14 @@ def test_without_room_for_all_lines_the_first_ones_are_whole_on_disk(
 ) -> None:
     paths = OutputPaths(tmp_path / "rollouts.jsonl")
     journal, done = Journal(paths, fsync="exit"), [as_written(number) for number in range(3)]
-    known: list[Key] = []
-    journal.index.follow = lambda key, offset, raw: known.append(key)
     note_writes(monkeypatch, 2 * len(line_of(done[0])) + 100)
     with pytest.raises(OutputError, match="every line in it is whole"):
         journal.append_all(done)
     assert paths.main.read_bytes() == line_of(done[0]) + line_of(done[1])
     assert journal.size == paths.main.stat().st_size
-    assert known == [each.key for each in done[:2]], "the index knows what is on disk"
+    sizes = [len(line_of(each)) for each in done]
+    assert [each.offset for each in done] == [0, sizes[0], None], "only what is on disk has a place"
+    assert journal.index.size == journal.size, "the index knows what is on disk"
 
 
 def line_of(rollout: Rollout) -> bytes:

@@ -20,7 +20,7 @@ from virtual_time import VirtualTime
 import rollout_kit as rk
 from rollout_kit import rl
 from rollout_kit.analysis.metrics.tally import Tally
-from rollout_kit.api.testing import ScriptedModel
+from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.collecting import run
 from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.trackers.scalars import only_numbers
@@ -32,7 +32,9 @@ from rollout_kit.rl.buffer.shelf import Shelf
 from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
+from rollout_kit.serving.resources_server import ResourcesServer
 from rollout_kit.store.scope import parse_scope
+from rollout_kit.types import JsonObject
 
 simulate_trainer = as_function("ng_simulate_trainer")
 
@@ -355,6 +357,94 @@ def test_groups_are_scored_and_put_while_the_program_is_busy(
             assert [each.rewards for _, found in seen for each in found] == [[1.0, 2.0]] * 3
 
     asyncio.run(asyncio.wait_for(main(), HANG_S))
+
+
+class Slots(ResourcesServer):
+    """A rollout has a reward by its group alone: the number of its slot."""
+
+    async def verify_group(self, task: JsonObject, members: list[Any]) -> list[float]:
+        return [float(slot + 1) for slot, _ in enumerate(members)]
+
+
+def test_scored_groups_that_an_earlier_run_began_are_put_with_their_scores(bench: Bench) -> None:
+    """Those whose score is on disk, and those that are scored in this run, which has no end."""
+    bench.verifier = making(Slots)
+    assert asyncio.run(bench.collect(ROWS[:1], num_repeats=2)) == 0
+    assert asyncio.run(bench.collect(ROWS, num_repeats=1)) == 0
+    seen = feed(bench, BufferPolicy(batch=3, staleness=0), steps=2, num_repeats=2, epochs=None)
+    assert bench.status == 0  # type: ignore[attr-defined]
+    assert [group.rewards for group in seen[0][1]] == [[1.0, 2.0]] * 3
+    assert not any("epoch" in group.key for group in seen[0][1])
+
+
+def test_a_group_that_is_dropped_at_its_deadline_gives_its_place_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Patient(ScriptedModel):
+        async def responses(self, params: JsonObject) -> JsonObject:
+            await asyncio.sleep(4 if asked(params) == "a" and not params["seed"] else 0.5)
+            return await super().responses(params)
+
+    async def main() -> None:
+        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0, reserve_s=1e6))
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(train(buffer, 1, 2, seen))
+            await bench.collect(ROWS, buffer=url, **keys)
+            await training
+            assert (await buffer.stats())["reserved"] == 0
+
+    seen: list[Any] = []
+    bench.verifier, bench.model = making(Slots), Patient(asked)
+    keys = {"num_repeats": 2, "num_repeats_add_seed": True, "num_samples_in_parallel": 2}
+    keys |= {"incomplete_groups": "drop", "group_deadline_s": 2}
+    VirtualTime(monkeypatch).run(main())
+    assert [[asked_of(group) for group in found] for _, found in seen] == [["b"], ["c"]]
+
+
+def asked_of(group: Any) -> str:
+    return asked(group.rollouts[0]["responses_create_params"])
+
+
+def test_groups_that_wait_for_room_do_not_hold_up_those_that_have_a_place(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All places are given to groups that an earlier run began. More finished groups wait than are
+    held in memory."""
+    monkeypatch.setattr(producer, "MAX_PUTTING", 1)
+    rows = [row(text) for text in "abcde"]
+    assert asyncio.run(bench.collect(rows[:3], num_repeats=2)) == 0
+    assert asyncio.run(bench.collect(rows, num_repeats=1)) == 0
+    seen: list[Any] = []
+
+    class Full(MemoryBuffer):
+        async def reserve(self, number: int = 1, *, owner: str = "") -> list[str]:
+            found = await super().reserve(number, owner=owner)
+            given.extend(found)
+            if len(given) == 2:
+                is_full.set()
+            return found
+
+        async def put(self, group: Any, *, ticket: str = "", timeout_s: float | None = None) -> str:
+            await is_full.wait()
+            return await super().put(group, ticket=ticket, timeout_s=timeout_s)
+
+    async def main() -> None:
+        buffer = Full(BufferPolicy(capacity=2, reserve_s=1e6))
+        async with serve_buffer(buffer) as url:
+            training = asyncio.create_task(take_all(buffer))
+            assert await bench.collect(rows, buffer=url, num_repeats=2) == 0
+            await training
+
+    async def take_all(buffer: MemoryBuffer) -> None:
+        while len(seen) < 5:
+            batch = await buffer.get(1)
+            assert batch is not None
+            seen.extend(map(asked_of, batch.groups))
+            await buffer.ack(batch.lease)
+
+    given, is_full = list[str](), asyncio.Event()
+    asyncio.run(asyncio.wait_for(main(), HANG_S))
+    assert sorted(seen) == list("abcde") and set(seen[:2]) == {"d", "e"}
 
 
 @pytest.mark.parametrize("epochs", [None, 3])

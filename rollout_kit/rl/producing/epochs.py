@@ -1,7 +1,7 @@
 """The tasks of a file, gone through several times or for ever."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +12,16 @@ from ...collecting.sources import TaskSource
 from ...store.scope import parse_scope
 from ...types import Attempt, Outcome, Rollout
 from .lengths import TaskLengths
-
-Gate = Callable[[Iterator[Attempt | Later]], Iterator[Attempt | Later]]
+from .tickets import Tickets
 
 
 class EpochSource(TaskSource):
     """Plans one epoch at a time, from the first one that is not complete."""
 
-    gate: Gate | None = None
-    """Holds attempts back until they may begin."""
-    follow_earlier: Callable[[Rollout], None] = staticmethod(lambda rollout: None)
-    """Receives each rollout of an earlier run."""
-    is_over = False
-    """Whether a trainer needs nothing more."""
-
     def __init__(self, *given: Any, epochs: int | None = 1, **named: Any) -> None:
         super().__init__(*given, **named)
         self.wanted = replace(self.wanted, num_epochs=epochs)
+        self.tickets = Tickets()
         self._lengths = TaskLengths() if self._command.longest_first else None
         self._each: Counts = Counts()
         """The plan of an epoch of which nothing is done."""
@@ -61,12 +54,11 @@ class EpochSource(TaskSource):
             self._lengths.take(outcome)
 
     def add_earlier(self, rollout: Rollout) -> None:
-        self.follow_earlier(rollout)
         if self._lengths:
             self._lengths.take(rollout)
 
     def num_missing(self, tally: Tally) -> int:
-        return 0 if self.is_over or self.is_open_ended else super().num_missing(tally)
+        return 0 if self.tickets.is_over or self.is_open_ended else super().num_missing(tally)
 
     def _has_next(self) -> bool:
         epochs = self.wanted.num_epochs
@@ -76,8 +68,8 @@ class EpochSource(TaskSource):
         attempts = super()._all()
         while True:
             attempts = self._lengths.sort(attempts) if self._lengths else attempts
-            yield from self.gate(attempts) if self.gate else attempts
-            if self.is_over or not self._has_next():
+            yield from self.tickets.hold_back(attempts)
+            if self.tickets.is_over or not self._has_next():
                 return
             self.wanted = self.wanted.at(self.wanted.epoch + 1)
             done = min(self._done[self.wanted.epoch], self._each.planned)

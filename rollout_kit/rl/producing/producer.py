@@ -9,35 +9,30 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from socket import gethostname
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ...collecting.groups.slots import OpenGroup, OpenGroups
+from ...collecting.groups.following import FollowedGroup
 from ...collecting.run import Ending, Run
-from ...collecting.schedule import Later
 from ...config.keys import CollectConfig
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
-from ...store.groups.members import HeldLine, HeldMember, hold_line
-from ...store.groups.reading import read_groups
-from ...store.journal import Journal
-from ...store.rollouts import find_group_rewards
-from ...store.scope import Group, group_of
-from ...time_limit import running_loop
-from ...types import Attempt, JsonObject, Key, Say, Task
+from ...store.scope import Group
+from ...trajectory import span_versions, versions_of
+from ...types import Say
 from ..buffer.buffer import Buffer
+from ..buffer.group import BufferedGroup
 from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
-from .groups import ScoredGroups, key_of_group, make_group, rewards_of, sort_members
 from .stragglers import Stragglers
+from .tickets import BufferTicket
 
 log = logging.getLogger(__name__)
 
@@ -64,55 +59,63 @@ class Producer:
 
     def __init__(self, buffer: Buffer, run: Run, acks: AckFile, say: Say) -> None:
         self._buffer, self._run, self._acks, self._say = buffer, run, acks, say
-        self._policy = run.command
-        self._journal = run.collection.journal
         assert isinstance(run.source, EpochSource)
-        self._source = run.source
-        done = self._journal.contents.done
-        plans = run.runner.agents
-        self._scored_apart = {n for n, plan in plans.items() if plan.verifies_groups}
-        self.open = OpenGroups(plans, done, self._settle, lambda: running_loop().time(), self._hold)
-        self._tickets: dict[Group, tuple[str, int | None]] = {}
-        """Groups in progress → their ticket, and the trainer's version when they began."""
-        self._free: list[tuple[str, int | None]] = []
-        self._wants, self._ready, self._looking = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        self._needed: dict[Group, int] = {}
-        self._scored = ScoredGroups(self._take_score)
-        self._places: dict[Key, HeldLine] = {}
-        """Of the lines of this run, while their outcomes are on the way here."""
+        self._tickets, self._looking = run.source.tickets, asyncio.Lock()
         self._putting: set[asyncio.Task[None]] = set()
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
         self._gauges, self.stragglers = TrainerGauges(run.tally, say), Stragglers(run)
-        self._refers = buffer.policy.reference_bytes is not None
-        self._is_away, self._num_leased = False, 0
+        self._is_away = False
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether groups are put to the last one: neither Ctrl-C nor the trainer has ended that."""
+        return self._run.ending is not Ending.INTERRUPTED and not self._tickets.is_over
+
     async def begin(self) -> None:
-        """Follow the run, and hold its attempts back."""
+        """Use the groups of the run, and hold its attempts back."""
         await self._buffer.release(owner=self._owner)
-        source, groups = self._source, self._run.groups
-        first = source.on_task
+        self._tickets.limit()
+        refers = self._buffer.policy.reference_bytes is not None
+        agents = self._run.runner.agents
+        self._run.groups.add(self, agents, with_lines=True, with_places=refers)
 
-        def plan(refused: Collection[Key], task: Task, keys: Sequence[Key]) -> None:
-            if first:
-                first(refused, task, keys)
-            self.open.plan(refused, task, keys)
+    def take(self, settled: FollowedGroup, hand_on: Callable[[], bool]) -> bool:
+        """Put a group that counts into the buffer, unless it has left it before."""
+        group, is_over = settled.group, self._tickets.is_over
+        if not settled.is_final:
+            return hand_on()
+        if key_of_group(group) in self._acks.keys:
+            self._tickets.give_back(group)
+        elif settled.left_out:
+            self.put[settled.left_out] += 1
+            self._tickets.give_back(group)
+        elif settled.members is None:
+            return False
+        elif group in self._tickets.given or not is_over:
+            task = asyncio.create_task(self._put(settled))
+            self._putting.add(task)
+            task.add_done_callback(self._putting.discard)
+        return hand_on()
 
-        source.on_task, source.gate = plan, self._hold_back
-        source.follow_earlier = self.open.add_earlier
-        self._run.observe(self.open)
-        if self._refers and isinstance(journal := self._journal, Journal):
-            journal.index.follow = partial(self._note_place, journal.paths.main)
-        if groups.is_on:
-            groups.followers.append(self._scored.add_score)
+    def has_place(self, group: Group) -> bool:
+        return group in self._tickets.given
+
+    async def has_room(self, group: Group) -> bool:
+        groups, tickets, first = self._run.groups, self._tickets, asyncio.FIRST_COMPLETED
+        while len(self._putting) >= MAX_PUTTING and not (self.has_place(group) or tickets.is_over):
+            if groups.is_stopped or groups.is_urgent:
+                return False
+            await asyncio.wait(self._putting, timeout=LOOK_S, return_when=first)
+        return True
 
     async def work(self) -> None:
         """Reserve, and look after acks and tickets, until cancelled."""
         try:
             watching = [self._watch_steps()] if self._buffer.policy.over_provision else []
-            await gather_all([self._reserve(), self._look_on(), *watching])
+            await gather_all([self._reserve(), self._look_on(), self._read_on(), *watching])
         except Exception as error:  # the run would wait for tickets for ever
             if not isinstance(error, RolloutKitError):
                 log.exception("an unexpected error beside the run")
@@ -124,13 +127,10 @@ class Producer:
         async with self._looking:  # or else both write down the same groups
             while settled := await self._ask(lambda: self._buffer.list_settled(self._acks.after)):
                 self._acks.append(settled)
-        for ticket, _ in [*self._tickets.values(), *self._free]:
+        for ticket in self._tickets.names():
             await self._ask(partial(self._buffer.extend, ticket))
         self._gauges.take(stats := await self._ask(self._buffer.stats))
-        leased = 0 if stats["waiting"] else stats["leased"]
-        if leased != self._num_leased:
-            self._num_leased = leased
-            self._ready.set()  # something else is waited for
+        self._tickets.note_leased(0 if stats["waiting"] else stats["leased"])
 
     async def wait_for_trainer(self) -> None:
         """Wait until everything that was put has been used, or until Ctrl-C."""
@@ -150,18 +150,15 @@ class Producer:
 
     async def put_rest(self) -> None:
         """Put everything that is complete."""
-        if self._run.ending is not Ending.INTERRUPTED and not self._source.is_over:
-            await self._fill()
-            while self._putting:
-                await asyncio.wait(self._putting, timeout=LOOK_S)
-                await self.look()
+        while self._putting and self.is_needed:
+            await asyncio.wait(self._putting, timeout=LOOK_S)
+            await self.look()
 
     async def finish(self) -> None:
         """Put what is complete; give the places of the rest back."""
         await self.put_rest()
         await cancel_all(self._putting)
-        tickets = [ticket for ticket, _ in [*self._tickets.values(), *self._free]]
-        self._tickets, self._free = {}, []
+        tickets = self._tickets.take_all()
         try:
             if tickets:
                 await self._buffer.release(tickets)
@@ -169,42 +166,16 @@ class Producer:
         except PeerError as error:  # the next run fetches what is missing
             self._say(f"warning: {error}")
 
-    def _hold_back(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
-        """The attempts; the first one of a group waits for a ticket."""
-        for attempt in attempts:
-            if isinstance(attempt, Attempt) and attempt.stored is None:
-                group = group_of(attempt.key)
-                while group not in self._tickets:
-                    if self._source.is_over:
-                        return
-                    if self._free:
-                        self._tickets[group] = self._free.pop()
-                    else:
-                        self._ready.clear()
-                        self._wants.set()
-                        yield Later(self._ready, self._say_why())
-            yield attempt
-
-    def _say_why(self) -> str:
-        """What is waited for where the buffer gives no ticket."""
-        if not self._num_leased:
-            return "the trainer to make room in the buffer"
-        left = number_of(self._num_leased, "group")
-        return f"the trainer to acknowledge {left} that it was handed out"
-
     async def _reserve(self) -> None:
         while True:
-            await self._wants.wait()
+            await self._tickets.wanted.wait()
             tickets = await self._ask(partial(self._buffer.reserve, owner=self._owner))
             self._gauges.take(stats := await self._ask(self._buffer.stats))
             if tickets:
-                self._free += [(ticket, stats["version"]) for ticket in tickets]
-                self._wants.clear()
-                self._ready.set()
+                self._tickets.add([BufferTicket(name, stats["version"]) for name in tickets])
             elif stats["finished"]:
-                self._source.is_over = True
+                self._tickets.end()
                 self._say("the trainer needs nothing more", event="buffer_finished")
-                self._ready.set()
                 return
             else:
                 began = perf_counter()
@@ -212,60 +183,16 @@ class Producer:
                 if not self._run.schedule.in_flight:
                     self._run.meter.spent.trainer += perf_counter() - began
 
-    def _settle(self, group: Group, opened: OpenGroup) -> None:
-        """Every slot of a group has ended."""
-        key, policy, number = key_of_group(group), self._policy, opened.num_members
-        is_short = bool(opened.failed) and (
-            policy.incomplete_groups != "partial" or number < policy.min_members
-        )
-        if key in self._acks.keys:
-            self._drop_ticket(group)
-        elif is_short or not number:
-            self.put["incomplete"] += 1
-            self._drop_ticket(group)
-        elif opened.held is None:
-            self._needed[group] = number
-        elif group.agent in self._scored_apart and self._run.groups.is_on:
-            self._scored.add_members(group, sort_members(opened.held))
-        else:
-            self._start(group, sort_members(opened.held), None)
-
-    def _note_place(self, path: Path, key: Key, offset: int, raw: bytes) -> None:
-        self._places[key] = HeldLine.of(path, offset, raw)
-
-    def _hold(self, key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember:
-        return hold_line(key, line)._replace(place=self._places.pop(key, None))
-
-    def _take_score(self, group: Group, members: list[HeldMember], line: JsonObject | None) -> None:
-        if line is None:
-            self.put["not scored"] += 1
-            self._drop_ticket(group)
-        else:
-            self._start(group, members, rewards_of(line, members))
-
-    def _start(
-        self, group: Group, members: list[HeldMember], rewards: list[float | None] | None
-    ) -> None:
-        task = asyncio.create_task(self._put(group, members, rewards))
-        self._putting.add(task)
-        task.add_done_callback(self._putting.discard)
-
-    async def _put(
-        self, group: Group, members: list[HeldMember], rewards: list[float | None] | None
-    ) -> None:
-        ticket, began = self._tickets.get(group, ("", None))
-        made = make_group(key_of_group(group), members, rewards, began)
+    async def _put(self, settled: FollowedGroup) -> None:
+        ticket = self._tickets.given.get(settled.group, BufferTicket())
+        made = make_group(settled, ticket.version)
         try:
-            answer = await self._ask(partial(self._buffer.put, made, ticket=ticket))
+            answer = await self._ask(partial(self._buffer.put, made, ticket=ticket.name))
         except (PeerError, ConfigError) as error:
             self._run.end_with(OutputError(str(error)))
             return
-        self._tickets.pop(group, None)
+        self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
-
-    def _drop_ticket(self, group: Group) -> None:
-        if (given := self._tickets.pop(group, None)) is not None:
-            self._free.append(given)
 
     async def _watch_steps(self) -> None:
         while True:
@@ -276,27 +203,13 @@ class Producer:
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
-            if self._run.is_counted:
-                await self._fill()
 
-    async def _fill(self) -> None:
-        """Put complete groups with rollouts of earlier runs, as the buffer may not have them."""
-        if not (needed := dict(self._needed)) or not isinstance(journal := self._journal, Journal):
-            return
-        self._needed = {group: n for group, n in self._needed.items() if group not in needed}
-        scores = find_group_rewards(journal.paths.main) if self._scored_apart else None
-        where = journal.paths.main, journal.size, needed, hold_line
-        async for found in read_groups(*where, with_places=self._refers):
-            while len(self._putting) >= MAX_PUTTING:
-                await asyncio.wait(self._putting, return_when=asyncio.FIRST_COMPLETED)
-            rewards = None
-            if found.group.agent in self._scored_apart and self._run.groups.is_on:
-                given = [scores.of(key) if scores else None for key in sorted(found.members)]
-                rewards = [each.reward for each in given if each]
-                if len(rewards) < len(given):
-                    self.put["not scored"] += 1
-                    continue
-            self._start(found.group, sort_members(found.members), rewards)
+    async def _read_on(self) -> None:
+        """Have groups with rollouts of earlier runs read, as the buffer may not have them."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._run.is_counted:
+                await self._run.groups.catch_up()
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """The buffer's answer; it is asked again while it cannot be reached."""
@@ -315,6 +228,24 @@ class Producer:
                     self._say("the buffer answers again", event="buffer_back")
                 self._is_away = False
                 return found
+
+
+def key_of_group(group: Group) -> str:
+    """The key of a group in a buffer."""
+    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
+
+
+def make_group(settled: FollowedGroup, began: int | None) -> BufferedGroup:
+    """Where the model server tells no versions, that of the trainer at the group's begin counts."""
+    members = [each for each in settled.slots if each]
+    scores = settled.score["members"] if settled.score else ()
+    of = {(one["scope"], one["rollout_index"]): one["reward"] for one in scores}
+    rewards = [of.get(each.key[2:]) for each in members] if of else []
+    lines, places = [each.line for each in members], [each.place for each in members if each.place]
+    found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
+    first, last = (found.first, found.last) if found else (began, began)
+    places = places if len(places) == len(lines) else []
+    return BufferedGroup(key_of_group(settled.group), lines, rewards, first, last, places)
 
 
 @asynccontextmanager
@@ -340,9 +271,8 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
 async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
     """Context in which the groups of a run go into the buffer that its command names. A buffer in
     memory is served over HTTP, until it is empty."""
-    command, source = run.command, run.source
+    command = run.command
     assert isinstance(command, CollectConfig) and command.buffer is not None
-    assert isinstance(source, EpochSource)
     async with AsyncExitStack() as stack:
         token = command.auth_token or ""
         buffer = await stack.enter_async_context(await open_buffer(command.buffer, token=token))
@@ -355,5 +285,5 @@ async def into_buffer(run: Run, say: Say) -> AsyncIterator[None]:
             say(f"Buffer: {url}", event="buffer_url", url=url)
         async with produce(buffer, run, say) as producer:
             yield
-            if is_mine and run.ending is not Ending.INTERRUPTED and not source.is_over:
+            if is_mine and producer.is_needed:
                 await producer.wait_for_trainer()

@@ -83,11 +83,6 @@ def hold(key: Key, line: JsonObject, encoded: bytes | None = None) -> HeldMember
     return HeldMember(key, raw, line.get("responses_create_params") or {})
 
 
-def hold_line(key: Key, line: JsonObject) -> HeldMember:
-    """The member with its whole line, for readers that need no digest."""
-    return HeldMember(key, line=line)
-
-
 def task_of(line: JsonObject) -> JsonObject:
     """The task of a line, without what its arm asks."""
     return task_of_row(row_of(line))
