@@ -1,7 +1,7 @@
 """Builds the site in `.site/html` from the documents and the READMEs of the servers.
 
-    python docs/build.py           # build it; a broken link is an error
-    python docs/build.py --serve   # build it, and show it at http://127.0.0.1:8000
+python docs/build.py           # build it; a broken link is an error
+python docs/build.py --serve   # build it, and show it at http://127.0.0.1:8000
 """
 
 import os

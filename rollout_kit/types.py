@@ -10,7 +10,6 @@ from itertools import compress, repeat
 from operator import is_not
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
-import orjson
 from pydantic import BaseModel, ConfigDict
 
 from .errors import RolloutError
@@ -303,10 +302,10 @@ class GroupScore(NamedTuple):
     figures: JsonObject
 
 
-@dataclass(slots=True)
 class Rollout:
-    """A finished rollout. `head` has its reward and its scores; if there is no `raw`, it is the
-    whole line.
+    """A finished rollout: its typed head, and its line. `group` is set where a stored rollout is
+    read whose group has a current score. `labels` are what people have labelled it or its task
+    with.
 
     Example:
 
@@ -314,35 +313,39 @@ class Rollout:
         print(rollout.key.task_id, rollout.reward, rollout.text)
     """
 
-    info: RolloutInfo
-    head: JsonObject
-    group: GroupScore | None = None
-    """Set where a stored rollout is read whose group has a current score."""
-    labels: tuple[str, ...] = ()
-    """What people have labelled a stored rollout or its task with."""
-    raw: bytes | None = None
-    """The line as a worker wrote it."""
-    figures: bytes = b""
-    """Those of the line's index record, if the worker has packed them."""
-    encoded: bytes | None = None
-    """The response as JSON, if its verifier was asked in this process. With the token ids that are
-    usual in training, encoding it again would take most of a rollout's CPU time."""
-    offset: int | None = None
-    """Where its line is in the output, once this process has written it."""
+    __slots__ = ("_line", "group", "info", "labels")
 
-    def dump(self) -> bytes:
-        """The line as it is written; TypeError if it is not JSON."""
-        if self.raw is not None:
-            return self.raw
-        line = self.head
-        if self.encoded is not None:
-            line = {**line, "response": orjson.Fragment(self.encoded)}
-        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    def __init__(
+        self,
+        info: RolloutInfo,
+        line: JsonObject,
+        group: GroupScore | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        self.info, self._line, self.group, self.labels = info, line, group, labels
+
+    def __eq__(self, other: object) -> bool:
+        is_one = isinstance(other, Rollout)
+        return is_one and (self.info, self.line, self.group) == (
+            other.info,
+            other.line,
+            other.group,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Rollout({self.key}, reward={self.reward})"
 
     @property
     def line(self) -> JsonObject:
         """The JSON object that the journal writes."""
-        return self.head if self.raw is None else orjson.loads(self.raw)
+        return self._line
+
+    @property
+    def head(self) -> JsonObject:
+        """The reward and the scores, with whatever else is at hand of the line."""
+        return self._line
 
     @property
     def key(self) -> Key:

@@ -18,7 +18,7 @@ from ..analysis.metrics.tally import Tally
 from ..errors import OutputError, RolloutError, StopRun
 from ..serving.transport.loop import beside
 from ..session import Session, entered
-from ..store.lines import rollout_of
+from ..store.lines import MadeRollout, rollout_of
 from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
@@ -236,7 +236,8 @@ class Run:
             seen.append(outcome)
             num_final += self.tally.take(outcome)
             if isinstance(outcome, Rollout):
-                outcome.encoded = None  # it is written; an observer may keep the rollout
+                if isinstance(outcome, MadeRollout):
+                    outcome.encoded = None  # it is written; an observer may keep the rollout
                 if self.is_counted or outcome.key not in self._pending:
                     self.metrics.add(outcome)
                 else:

@@ -33,6 +33,7 @@ from ..serving.transport.wire import LARGE, encode, scores_of
 from ..session import VERIFIER, Session, TurnLog, current_session, entered
 from ..store.kinds import mark_as
 from ..store.lines import (
+    MadeRollout,
     build_line,
     describe_error,
     info_of,
@@ -349,7 +350,7 @@ class Steps:
             "replay_differences": self.num_different or None,
         }
         verified = with_verdict(line, scores, known)
-        return Rollout(info_of(verified), verified, encoded=self.encoded)
+        return MadeRollout(info_of(verified), verified, self.encoded)
 
 
 def _is_same_answer(stored: str, answer: str) -> bool:

@@ -26,6 +26,7 @@ from .lines import (
     build_failure_line,
     build_malformed_line,
     dump_line,
+    dump_rollout,
     failure_of,
     refuse_line,
 )
@@ -118,6 +119,8 @@ class Journal:
         self._command_line = command_line
         self.writing_s = 0.0
         """Time spent on writing lines, `fsync` per row included."""
+        self.written: dict[Key, int] = {}
+        """Key → offset of the line, of the rollouts that were written last."""
         self._fsync: Fsync = fsync
         self._files: dict[Path, HeldFile] = {}
         self.index = KeptIndex(paths.index)
@@ -224,7 +227,7 @@ class Journal:
             for outcome in outcomes:
                 try:
                     if isinstance(outcome, Rollout):
-                        rollouts.append((outcome.dump(), outcome))
+                        rollouts.append((dump_rollout(outcome), outcome))
                     else:
                         self._write_other(outcome)
                 except TypeError as error:
@@ -250,6 +253,7 @@ class Journal:
     def _write_rollouts(self, rollouts: list[tuple[bytes, Rollout]]) -> None:
         """Write lines. If there is no room for all of them, those that are written count."""
         began, offset = perf_counter(), self.size
+        self.written.clear()
         try:
             self.main_file.write_all([line for line, _ in rollouts])
             if self._fsync == "row":
@@ -260,7 +264,7 @@ class Journal:
             for line, rollout in rollouts:
                 if offset == self.size:
                     break
-                rollout.offset = offset
+                self.written[rollout.key] = offset
                 self.index.append(offset, line, rollout)
                 if is_kept:
                     self.settle(rollout.key)

@@ -208,6 +208,48 @@ def info_of(line: Mapping[str, Any]) -> RolloutInfo:
     return info if isinstance(info.model, str) else info._replace(model=str(info.model))
 
 
+class MadeRollout(Rollout):
+    """A rollout that a verifier of this process was asked about. `encoded` is its response as JSON,
+    until it is written. With the token ids that are usual in training, encoding it again would take
+    most of a rollout's CPU time."""
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, info: RolloutInfo, line: JsonObject, encoded: bytes | None) -> None:
+        super().__init__(info, line)
+        self.encoded = encoded
+
+
+class WorkerRollout(Rollout):
+    """A rollout of a worker: `raw` is the line as the worker wrote it, `figures` are those of its
+    record in the index, if the worker has packed them."""
+
+    __slots__ = ("figures", "raw")
+
+    def __init__(self, info: RolloutInfo, head: JsonObject, raw: bytes, figures: bytes) -> None:
+        super().__init__(info, head)
+        self.raw, self.figures = raw, figures
+
+    @property
+    def line(self) -> JsonObject:
+        return orjson.loads(self.raw)
+
+
+def encoded_response(rollout: Rollout) -> bytes | None:
+    """The response of a rollout as JSON, if it is at hand."""
+    return rollout.encoded if isinstance(rollout, MadeRollout) else None
+
+
+def dump_rollout(rollout: Rollout) -> bytes:
+    """The line as it is written; TypeError if it is not JSON."""
+    if isinstance(rollout, WorkerRollout):
+        return rollout.raw
+    line = rollout.line
+    if (encoded := encoded_response(rollout)) is not None:
+        line = {**line, "response": orjson.Fragment(encoded)}
+    return dump_line(line)
+
+
 def rollout_of(
     line: JsonObject, group: GroupScore | None = None, labels: Iterable[str] = ()
 ) -> Rollout:

@@ -33,7 +33,6 @@ CROWDED = {"commands": "one module per command; COMMANDS lists them"}
 LARGE = {
     "rollout_kit/config/keys.py": "every key of every command, in one list",
     "rollout_kit/secrets.py": "what is a secret, how it may be spelled, and how it is masked",
-    "rollout_kit/store/lines.py": "everything that knows the layout of a line",
     "rollout_kit/store/index.py": "a record is made, kept and looked up by the same columns",
     "rollout_kit/collecting/schedule.py": "what an attempt in flight holds, and who starts it",
     "rollout_kit/collecting/cluster/leases.py": "a lease and the queue that hands it out",

@@ -5,7 +5,6 @@ import json
 import os
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,14 @@ from rollout_kit.serving.transport.wire import scores_of
 from rollout_kit.store.files import OutputPaths, write_atomically
 from rollout_kit.store.journal import Journal
 from rollout_kit.store.kinds import key_of
-from rollout_kit.store.lines import build_line, dump_line, rollout_of, row_of, with_verdict
+from rollout_kit.store.lines import (
+    WorkerRollout,
+    build_line,
+    dump_line,
+    rollout_of,
+    row_of,
+    with_verdict,
+)
 from rollout_kit.types import Key, Rollout, Task, Unverified
 
 
@@ -240,10 +246,10 @@ def test_an_output_is_known_by_any_of_its_names(tmp_path: Path) -> None:
     assert not paths.has(tmp_path / "other.jsonl")
 
 
-def as_written(number: int) -> Rollout:
+def as_written(number: int) -> WorkerRollout:
     """A rollout as a worker hands it over."""
     done = rollout(number)
-    return replace(done, raw=dump_line(done.line), offset=None)
+    return WorkerRollout(done.info, done.line, dump_line(done.line), b"")
 
 
 def note_writes(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 20) -> list[bytes]:
@@ -274,7 +280,9 @@ def test_lines_that_arrive_together_are_one_write(
     assert journal.append_all(done) == done
     assert written == [b"".join(line_of(each) for each in done)] == [paths.main.read_bytes()]
     sizes = [len(line_of(each)) for each in done]
-    assert [each.offset for each in done] == [sum(sizes[:at]) for at in range(len(done))]
+    assert [journal.written[each.key] for each in done] == [
+        sum(sizes[:at]) for at in range(len(done))
+    ]
     journal.close(clean=True)
     assert set(Journal(paths).contents.done.of_task(done[0].key.task_id, "agent")) == {done[0].key}
 
@@ -290,12 +298,12 @@ def test_without_room_for_all_lines_the_first_ones_are_whole_on_disk(
     assert paths.main.read_bytes() == line_of(done[0]) + line_of(done[1])
     assert journal.size == paths.main.stat().st_size
     sizes = [len(line_of(each)) for each in done]
-    assert [each.offset for each in done] == [0, sizes[0], None], "only what is on disk has a place"
+    assert [*journal.written.values()] == [0, sizes[0]], "only what is on disk has a place"
     assert journal.index.size == journal.size, "the index knows what is on disk"
 
 
 def line_of(rollout: Rollout) -> bytes:
-    assert isinstance(rollout.raw, bytes)
+    assert isinstance(rollout, WorkerRollout)
     return rollout.raw
 
 

@@ -14,7 +14,7 @@ import orjson
 from ...errors import RolloutError, from_wire
 from ...session import Spent
 from ...store.index import FIGURES, pack_own
-from ...store.lines import head_of, info_of
+from ...store.lines import WorkerRollout, dump_rollout, head_of, info_of
 from ...types import (
     ArmInfo,
     Attempt,
@@ -119,7 +119,7 @@ def write_event(lease: int, outcome: Outcome, **about: Any) -> Event:
     told = {"lease": lease, **encode_outcome(outcome), **about}
     if not isinstance(outcome, Rollout):
         return Event(orjson.dumps(told))
-    line = outcome.dump()
+    line = dump_rollout(outcome)
     figures = pack_own(line, outcome)
     return Event(orjson.dumps({**told, "packed": len(figures), "size": len(line)}), figures + line)
 
@@ -150,7 +150,7 @@ def decode_outcome(found: Mapping[str, Any], key: Key) -> Outcome:
     match found["kind"]:
         case "rollout":
             info, raw = decode_info(found["info"], key), found["raw"]
-            return Rollout(info, found["head"], raw=raw, figures=found.get("figures", b""))
+            return WorkerRollout(info, found["head"], raw, found.get("figures", b""))
         case "unverified":
             return decode_unverified(found)
         case "failure":

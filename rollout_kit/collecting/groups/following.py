@@ -19,6 +19,7 @@ from ...errors import OutputError
 from ...reading import line_at
 from ...store.groups.members import HeldLine, HeldMember, hold, task_of
 from ...store.journal import Journal
+from ...store.lines import encoded_response
 from ...store.rollouts import RolloutFile
 from ...store.scope import Group, group_of
 from ...store.tasks import BREATH
@@ -211,7 +212,7 @@ class GroupFollower:
         opened = self._group(group := group_of(key))
         opened.num_earlier -= 1
         opened.let_go_of_members()
-        opened.add(self._hold(key, rollout.line, rollout.encoded))
+        opened.add(self._hold(key, rollout.line, encoded_response(rollout)))
         self._close_if_settled(group, opened)
 
     def go_on(self) -> None:
@@ -273,8 +274,8 @@ class GroupFollower:
         if key.agent not in self._agents:
             return
         if isinstance(outcome, Rollout):
-            place = self._place_of(outcome)
-            self.noted.append((key, self._hold(key, outcome.line, outcome.encoded, place)))
+            place, encoded = self._place_of(key), encoded_response(outcome)
+            self.noted.append((key, self._hold(key, outcome.line, encoded, place)))
         elif not isinstance(outcome, Unverified) or outcome.error is not None:
             self.noted.append((key, None))  # else its verdict is still to come
 
@@ -288,9 +289,12 @@ class GroupFollower:
         member = hold(key, line, encoded) if key.agent in self._hashed else HeldMember(key)
         return member._replace(line=line, place=place) if self._with_lines else member
 
-    def _place_of(self, rollout: Rollout) -> HeldLine | None:
-        journal, offset = self._journal, rollout.offset
-        if not self._with_places or offset is None or not isinstance(journal, Journal):
+    def _place_of(self, key: Key) -> HeldLine | None:
+        """Where the line of a rollout is that was just written."""
+        journal = self._journal
+        if not self._with_places or not isinstance(journal, Journal):
+            return None
+        if (offset := journal.written.get(key)) is None:
             return None
         raw = line_at(journal.main_file.descriptor, offset)
         return HeldLine.of(journal.paths.main, offset, raw)
