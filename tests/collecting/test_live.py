@@ -48,7 +48,7 @@ class Watched:
             run = make_run(found, servers.ends, Progress(out=progress.out, err=progress.err))
             self.watcher = Watcher(run)
             self.watcher.readers.append(self.seen.append)
-            self.watcher.begin()
+            self.watcher.look()
             async for _ in run.outcomes():
                 pass
             self.watcher.end()

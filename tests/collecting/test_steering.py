@@ -75,8 +75,8 @@ class Steered:
             shown = Progress(out=progress.out, err=progress.err)
             run = self.run = make_run(found, servers.ends, shown)
             self.control = Control(run, shown.say)
-            self.watcher = Watcher(run, None, self.control)
-            self.watcher.begin()
+            self.watcher = Watcher(run, self.control)
+            self.watcher.look()
             async with open_door(self.control, self.watcher, shown.say):
                 script = asyncio.ensure_future(self._script(self))
                 async for outcome in run.outcomes():

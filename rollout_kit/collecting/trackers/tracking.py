@@ -113,8 +113,7 @@ class Tracking:
         """Follow the figures."""
         if self._page is not None:
             self._page.read(snapshot)
-        counts = snapshot.counts
-        self._step = counts.done + counts.failed + counts.unverified
+        self._step = snapshot.counts.ended
         self._figures = scalars_of(snapshot) if self._curves else {}
         for each in self._curves:
             each.latest.put(self._step, self._figures)
