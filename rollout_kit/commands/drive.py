@@ -135,25 +135,23 @@ async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) ->
     """Run to the end while people see the progress."""
     control = Control(run, progress.say)
     watcher = Watcher(run, control)
-    watcher.readers += [progress.read, *readers]
-    watcher.look()
+    watcher.readers += readers
+    progress.read(watcher.look())
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_door(control, watcher, progress.say))
-        if (command := run.command).dashboard:
-            from ..collecting.live.site import (  # a run without a page needs no server
-                OwnPanel,
-                open_page,
-            )
+        door = open_door(control, watcher, progress.say)
+        own, command = await stack.enter_async_context(door), run.command
+        if command.dashboard:
+            from ..collecting.live.site import open_page  # a run without a page needs no server
 
-            panel, port = OwnPanel(control, watcher), command.dashboard_port
-            page = open_page(panel, port, "dashboard_port", progress.say)
-            await stack.enter_async_context(page)
+            port, key = command.dashboard_port, "dashboard_port"
+            await stack.enter_async_context(open_page(own, "page", port, key, progress.say))
         with interrupts(run.interrupt):
             try:
+                # in this task, where a closed pipe ends the run
                 async for _ in run.batches():
-                    pass
+                    progress.read(watcher.look())
             finally:
-                watcher.end()
+                progress.read(watcher.end())
 
 
 def _show_total(collection: Collection, progress: Progress) -> None:

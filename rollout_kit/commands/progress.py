@@ -50,6 +50,7 @@ class Progress:
     title: str = "Collecting rollouts"
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
+    _seen: Snapshot | None = None
     _shown_s: float = 0.0
     """Time of the run that the last line is of."""
     _bar: Any = None
@@ -68,7 +69,9 @@ class Progress:
     def read(self, snapshot: Snapshot) -> None:
         """Show a snapshot: each on a terminal, and few of them in a log. The last state of the bar
         stays on the screen."""
-        is_over = snapshot.state == "ended"
+        if snapshot is self._seen:
+            return
+        self._seen, is_over = snapshot, snapshot.state == "ended"
         if snapshot.number == 1:
             self._shown_s = 0.0
         if self._bar is None and not (self.as_json or is_over) and self.err.isatty():

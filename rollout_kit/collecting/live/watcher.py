@@ -192,10 +192,10 @@ class Watcher:
         run.observe(self)
         run.each_second.append(self.look)
 
-    def end(self) -> None:
+    def end(self) -> Snapshot:
         """Take the last snapshot, of a run that has ended."""
         self._on_disk_due = 0.0
-        self._take(is_over=True)
+        return self._take(is_over=True)
 
     def take(self, outcome: Outcome) -> None:
         """Follow an outcome."""
@@ -207,12 +207,13 @@ class Watcher:
                 number = known.number + 1 if known else 1
                 self._failures[name] = FailureClass(name, number, f"{error}"[:MAX_MESSAGE])
 
-    def look(self) -> None:
-        """Take a snapshot if one is due."""
-        if perf_counter() >= self._due:
-            self._take()
+    def look(self) -> Snapshot:
+        """The last snapshot, or a new one if it is due."""
+        if self.snapshot is None or perf_counter() >= self._due:
+            return self._take()
+        return self.snapshot
 
-    def _take(self, *, is_over: bool = False) -> None:
+    def _take(self, *, is_over: bool = False) -> Snapshot:
         began = perf_counter()
         if began >= self._on_disk_due:
             self._on_disk = OnDisk.of(self._run)
@@ -230,6 +231,7 @@ class Watcher:
         took = perf_counter() - began
         # the clock that calls this has a tick of a second
         self._due = began + max(0.9 * EVERY_S, took / SHARE)
+        return self.snapshot
 
     def _remember(self, now: Snapshot) -> None:
         """Add a point to the history. A long one keeps every second point."""
