@@ -6,15 +6,15 @@ read this value. None means that a value is not known, or that there is none.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
-    Annotated,
     Any,
     Literal,
     NamedTuple,
     TypeVar,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 State = Literal["running", "pausing", "paused", "stopping", "ended"]
 """`pausing`: what is in flight goes on; `paused`: nothing is in flight any more."""
-
-
-MAX_CHANGES = 20
 
 
 class Shown(NamedTuple):
@@ -51,67 +48,56 @@ class Shown(NamedTuple):
     """Reads it from a `Moment`, if not the attribute of the same name."""
 
 
-@dataclass(frozen=True, slots=True)
+def shown(about: str, metric: str = "", curve: str = "", label: str = "", **more: Any) -> Any:
+    """A field with its declaration, whose parts are those of `Shown`."""
+    return field(metadata={"shown": Shown(about, metric, curve, label, **more)})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(shown,))
+def declared(kind: type[T]) -> type[T]:
+    """A class of values whose fields are `shown`."""
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@declared
 class Mean:
     """A mean of rewards with its 95 % interval."""
 
-    value: Annotated[float, Shown("The mean.")]
-    low: Annotated[float | None, Shown("Its lower end.", "reward_mean_low", "reward/low")]
-    high: Annotated[float | None, Shown("Its upper end.", "reward_mean_high", "reward/high")]
-    number: Annotated[int, Shown("Rollouts behind it.")]
+    value: float = shown("The mean.")
+    low: float | None = shown("Its lower end.", "reward_mean_low", "reward/low")
+    high: float | None = shown("Its upper end.", "reward_mean_high", "reward/high")
+    number: int = shown("Rollouts behind it.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class PlanCounts:
     """The rollouts of a plan, with those of earlier runs."""
 
-    planned: Annotated[
-        int | None, Shown("All; null until counted.", "rollouts_planned", "rollouts/planned")
-    ]
-    is_endless: Annotated[bool, Shown("Whether the plan has no end.")]
-    done: Annotated[int, Shown("On disk.", "rollouts_total", "rollouts/done", "status")]
-    failed: Annotated[
-        int,
-        Shown(
-            "Without a result: in this run, or permanently in an earlier one.",
-            "rollouts_total",
-            "rollouts/failed",
-            "status",
-        ),
-    ]
-    unverified: Annotated[
-        int,
-        Shown(
-            "In this run, with a response whose verification failed.",
-            "rollouts_total",
-            "rollouts/unverified",
-            "status",
-        ),
-    ]
-    in_flight: Annotated[
-        int, Shown("Rollouts that run.", "rollouts_in_flight", "rollouts/in_flight")
-    ]
-    parked: Annotated[
-        int, Shown("Responses that wait for a verdict without a slot.", "rollouts_parked")
-    ]
-    owed: Annotated[int | None, Shown("Rollouts that have not begun.", "rollouts_owed")]
-    missing: Annotated[int, Shown("Planned so far, and not on disk.")]
-    refused: Annotated[
-        int,
-        Shown(
-            "Those of `failed` that are not tried again.",
-            of=lambda it: it.tally.refused + it.plan.refused,
-        ),
-    ]
-    left_out: Annotated[
-        int, Shown("Stored, and no running server can verify them.", of=lambda it: it.plan.left_out)
-    ]
-    malformed: Annotated[
-        int, Shown("Lines of the input that are no task.", of=lambda it: it.plan.malformed)
-    ]
-    tasks: Annotated[int, Shown("Tasks so far.")]
-    measured: Annotated[int, Shown("Planned so far, with what is on disk beyond the plan.")]
-    pending: Annotated[int, Shown("Responses on disk that wait for a verdict.")]
+    planned: int | None = shown("All; null until counted.", "rollouts_planned", "rollouts/planned")
+    is_endless: bool = shown("Whether the plan has no end.")
+    done: int = shown("On disk.", "rollouts_total", "rollouts/done", "status")
+    failed: int = shown(
+        "Without a result: in this run, or permanently in an earlier one.",
+        "rollouts_total",
+        "rollouts/failed",
+        "status",
+    )
+    unverified: int = shown(
+        "In this run, with a response whose verification failed.",
+        "rollouts_total",
+        "rollouts/unverified",
+        "status",
+    )
+    in_flight: int = shown("Rollouts that run.", "rollouts_in_flight", "rollouts/in_flight")
+    parked: int = shown("Responses that wait for a verdict without a slot.", "rollouts_parked")
+    owed: int | None = shown("Rollouts that have not begun.", "rollouts_owed")
+    missing: int = shown("Planned so far, and not on disk.")
+    refused: int = shown("Those of `failed` that are not tried again.")
+    left_out: int = shown("Stored, and no running server can verify them.")
+    malformed: int = shown("Lines of the input that are no task.")
+    tasks: int = shown("Tasks so far.")
+    measured: int = shown("Planned so far, with what is on disk beyond the plan.")
+    pending: int = shown("Responses on disk that wait for a verdict.")
 
     @property
     def ended(self) -> int:
@@ -119,261 +105,179 @@ class PlanCounts:
         return self.done + self.failed + self.unverified
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class RunCounts:
     """The rollouts of this run alone."""
 
-    earlier: Annotated[int, Shown("Rollouts of the plan that were on disk before.")]
-    wanted: Annotated[int | None, Shown("Rollouts that it is to finish; null until counted.")]
-    rollouts: Annotated[int, Shown("With a result.", of=lambda it: it.tally.rollouts)]
-    failed: Annotated[int, Shown("Without one.", of=lambda it: it.tally.failed)]
-    reward: Annotated[float | None, Shown("Mean reward.", of=lambda it: it.tally.mean_reward)]
-    requests_429: Annotated[
-        int, Shown("Requests that a rate limit refused.", of=lambda it: it.spent.throttled)
-    ]
+    earlier: int = shown("Rollouts of the plan that were on disk before.")
+    wanted: int | None = shown("Rollouts that it is to finish; null until counted.")
+    rollouts: int = shown("With a result.", of=lambda it: it.tally.rollouts)
+    failed: int = shown("Without one.", of=lambda it: it.tally.failed)
+    reward: float | None = shown("Mean reward.", of=lambda it: it.tally.mean_reward)
+    requests_429: int = shown("Requests that a rate limit refused.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Speed:
     """Of this run. Those of tokens are null if it generates nothing."""
 
-    rollouts_per_s: Annotated[
-        float, Shown("Since the start.", of=lambda it: it.per_s(it.tally.rollouts))
-    ]
-    tokens_per_s: Annotated[
-        float | None,
-        Shown(
-            "Input and output tokens, since the start.",
-            of=lambda it: it.tokens_per_s(it.tally.tokens),
-        ),
-    ]
-    output_tokens_per_s: Annotated[
-        float | None,
-        Shown("Since the start.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)),
-    ]
-    recent_rollouts_per_s: Annotated[
-        float, Shown("Over the last ten seconds.", curve="throughput/rollouts_per_s")
-    ]
-    recent_output_tokens_per_s: Annotated[
-        float | None, Shown("Over the last ten seconds.", curve="throughput/output_tokens_per_s")
-    ]
+    rollouts_per_s: float = shown("Since the start.", of=lambda it: it.per_s(it.tally.rollouts))
+    tokens_per_s: float | None = shown(
+        "Input and output tokens, since the start.", of=lambda it: it.tokens_per_s(it.tally.tokens)
+    )
+    output_tokens_per_s: float | None = shown(
+        "Since the start.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)
+    )
+    recent_rollouts_per_s: float = shown(
+        "Over the last ten seconds.", curve="throughput/rollouts_per_s"
+    )
+    recent_output_tokens_per_s: float | None = shown(
+        "Over the last ten seconds.", curve="throughput/output_tokens_per_s"
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Cost:
     """Of this run, in US dollars."""
 
-    usd: Annotated[
-        float | None,
-        Shown(
-            "Cost of this run; null if a call has no price.",
-            "cost_dollars_total",
-            "cost/usd",
-            of=lambda it: it.spent.cost_usd,
-        ),
-    ]
-    usd_per_minute: Annotated[float | None, Shown("The same a minute.")]
-    projected_usd: Annotated[
-        float | None, Shown("Its cost in the end.", "cost_projected_dollars", "cost/projected_usd")
-    ]
-    tokens: Annotated[int, Shown("Tokens of its calls.", of=lambda it: it.spent.tokens)]
-    calls: Annotated[int, Shown("Its model calls.", of=lambda it: it.spent.calls)]
-    unpriced_calls: Annotated[int, Shown("Those without a price.", of=lambda it: it.spent.unpriced)]
-    priced_usd_per_minute: Annotated[float, Shown("The same a minute.")]
-    priced_usd: Annotated[float, Shown("Cost of the others.", of=lambda it: it.spent.usd)]
+    usd: float | None = shown(
+        "Cost of this run; null if a call has no price.", "cost_dollars_total", "cost/usd"
+    )
+    usd_per_minute: float | None = shown("The same a minute.")
+    projected_usd: float | None = shown(
+        "Its cost in the end.", "cost_projected_dollars", "cost/projected_usd"
+    )
+    tokens: int = shown("Tokens of its calls.", of=lambda it: it.spent.tokens)
+    calls: int = shown("Its model calls.", of=lambda it: it.spent.calls)
+    unpriced_calls: int = shown("Those without a price.", of=lambda it: it.spent.unpriced)
+    priced_usd_per_minute: float = shown("The same a minute.")
+    priced_usd: float = shown("Cost of the others.", of=lambda it: it.spent.usd)
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Parallel:
     """The limit on what is in flight. `floor` and `ceiling` differ if it adapts."""
 
-    limit: Annotated[
-        int,
-        Shown(
-            "Limit on the rollouts in flight.",
-            "parallelism_limit",
-            "rollouts/limit",
-            of=lambda it: it.run.limiter(),
-        ),
-    ]
-    floor: Annotated[int, Shown("Its lowest value.")]
-    ceiling: Annotated[int, Shown("Its highest value.")]
-    why: Annotated[str, Shown("The reason of its last change; empty if there was none.")]
-    changed_at_s: Annotated[float | None, Shown("When that was, since the start.")]
+    limit: int = shown("Limit on the rollouts in flight.", "parallelism_limit", "rollouts/limit")
+    floor: int = shown("Its lowest value.")
+    ceiling: int = shown("Its highest value.")
+    why: str = shown("The reason of its last change; empty if there was none.")
+    changed_at_s: float | None = shown("When that was, since the start.")
 
     @property
     def adapts(self) -> bool:
         return self.floor < self.ceiling
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Holdup:
     """What the slots wait for most."""
 
-    part: Annotated[str, Shown("Its name, such as model or tools.")]
-    share: Annotated[float, Shown("Its share of the time.")]
-    sentence: Annotated[str, Shown("The same for people.")]
+    part: str = shown("Its name, such as model or tools.")
+    share: float = shown("Its share of the time.")
+    sentence: str = shown("The same for people.")
 
     def short(self) -> str:
         """`model 93%`: for the progress line."""
         return shorten(self.part, self.share)
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class FailureClass:
     """The failures of this run with one class of error."""
 
-    name: Annotated[str, Shown("The class.")]
-    number: Annotated[
-        int, Shown("Failures of this run, by class of error.", "failures_total", "errors/{name}")
-    ]
-    message: Annotated[str, Shown("The message of the last one.")]
+    name: str = shown("The class.")
+    number: int = shown(
+        "Failures of this run, by class of error.", "failures_total", "errors/{name}"
+    )
+    message: str = shown("The message of the last one.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Waiting:
     """A rollout in flight, and what it waits for."""
 
-    rollout: Annotated[str, Shown("As `+only=…` takes it.")]
-    agent: Annotated[str, Shown("Its agent.")]
-    seconds: Annotated[float, Shown("Since it began.")]
-    stage: Annotated[str, Shown("What it waits for.")]
+    rollout: str = shown("As `+only=…` takes it.")
+    agent: str = shown("Its agent.")
+    seconds: float = shown("Since it began.")
+    stage: str = shown("What it waits for.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class RunPart:
     """An agent, or an arm."""
 
-    name: Annotated[str, Shown("Its name.")]
-    rollouts: Annotated[int, Shown("Rollouts of the {label} on disk.", "{label}_rollouts")]
-    reward: Annotated[
-        Mean | None,
-        Shown("Mean reward of the {label}.", "{label}_reward_mean", "reward/{label}/{name}"),
-    ]
+    name: str = shown("Its name.")
+    rollouts: int = shown("Rollouts of the {label} on disk.", "{label}_rollouts")
+    reward: Mean | None = shown(
+        "Mean reward of the {label}.", "{label}_reward_mean", "reward/{label}/{name}"
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Ended:
     """A rollout that has ended lately."""
 
-    rollout: Annotated[str, Shown("As `+only=…` takes it.")]
-    agent: Annotated[str, Shown("Its agent.")]
-    status: Annotated[Literal["verified", "unscored", "unverified", "failed"], Shown("How.")]
-    reward: Annotated[float | None, Shown("Its reward.")]
-    seconds: Annotated[float | None, Shown("Its duration.")]
-    output_tokens: Annotated[int | None, Shown("Its output tokens.")]
-    cost_usd: Annotated[float | None, Shown("Its cost.")]
-    error: Annotated[str, Shown("Empty unless it failed.")]
+    rollout: str = shown("As `+only=…` takes it.")
+    agent: str = shown("Its agent.")
+    status: Literal["verified", "unscored", "unverified", "failed"] = shown("How.")
+    reward: float | None = shown("Its reward.")
+    seconds: float | None = shown("Its duration.")
+    output_tokens: int | None = shown("Its output tokens.")
+    cost_usd: float | None = shown("Its cost.")
+    error: str = shown("Empty unless it failed.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class KnobChange:
     """What a person has changed during the run."""
 
-    at: Annotated[str, Shown("When, in UTC.")]
-    by: Annotated[str, Shown("Who.")]
-    what: Annotated[str, Shown("The knob, or the rollout.")]
-    old: Annotated[Any, Shown("Its value before.")]
-    new: Annotated[Any, Shown("Its value after.")]
+    at: str = shown("When, in UTC.")
+    by: str = shown("Who.")
+    what: str = shown("The knob, or the rollout.")
+    old: Any = shown("Its value before.")
+    new: Any = shown("Its value after.")
 
     def __str__(self) -> str:
         return f"{self.what}: {_spell(self.old)} → {_spell(self.new)}"
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Snapshot:
     """A run at one moment."""
 
-    number: Annotated[int, Shown("Snapshots of the run so far.", of=lambda it: it.kept.number)]
-    at: Annotated[str, Shown("The time, in UTC.")]
-    run_id: Annotated[str, Shown("The id of the run.", of=lambda it: it.kept.run_id)]
-    output: Annotated[str, Shown("The file of its rollouts; empty without one.")]
-    pid: Annotated[int, Shown("Its process.")]
-    state: Annotated[State, Shown("running, pausing, paused, stopping or ended.")]
-    elapsed_s: Annotated[
-        float,
-        Shown(
-            "Time since the run began.",
-            "run_duration_seconds",
-            "time/elapsed_s",
-            of=lambda it: round(it.elapsed_s, 3),
-        ),
-    ]
-    counts: Annotated[PlanCounts, Shown("The plan.", of=lambda it: make(PlanCounts, it))]
-    this_run: Annotated[RunCounts, Shown("This run alone.", of=lambda it: make(RunCounts, it))]
-    finished: Annotated[
-        int, Shown("Ended in this run, with or without a result.", of=lambda it: it.tally.finished)
-    ]
-    reward: Annotated[
-        Mean | None, Shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")
-    ]
-    speed: Annotated[Speed, Shown("Rates.", of=lambda it: make(Speed, it))]
-    output_tokens: Annotated[
-        int,
-        Shown(
-            "Output tokens of this run.",
-            "output_tokens_total",
-            "tokens/output",
-            of=lambda it: it.tally.output_tokens,
-        ),
-    ]
-    cost: Annotated[
-        Cost | None,
-        Shown(
-            "Null if nothing has a price.",
-            of=lambda it: None if it.run.runner.bill.is_empty else make(Cost, it),
-        ),
-    ]
-    parallel: Annotated[
-        Parallel, Shown("The limit on what is in flight.", of=lambda it: make(Parallel, it))
-    ]
-    max_cost_usd: Annotated[
-        float | None, Shown("Limit on the cost.", of=lambda it: it.limits.budget.max_cost_usd)
-    ]
-    max_total_tokens: Annotated[
-        int | None, Shown("Limit on the tokens.", of=lambda it: it.limits.budget.max_total_tokens)
-    ]
-    max_minutes: Annotated[
-        float | None, Shown("Limit on the time.", of=lambda it: it.limits.max_minutes)
-    ]
-    holdup: Annotated[Holdup | None, Shown("The bottleneck.")]
-    failures: Annotated[
-        tuple[FailureClass, ...],
-        Shown("The most frequent first.", label="class", of=lambda it: it.kept.failures),
-    ]
-    slowest: Annotated[tuple[Waiting, ...], Shown("Those in flight that began first.")]
-    stages: Annotated[
-        dict[str, int],
-        Shown("Rollouts in flight, by what they wait for.", "waiting", label="stage"),
-    ]
-    agents: Annotated[tuple[RunPart, ...], Shown("Each agent.", label="agent", curves_from=2)]
-    arms: Annotated[tuple[RunPart, ...], Shown("Each arm.", label="arm", curves_from=2)]
-    gauges: Annotated[
-        dict[str, float],
-        Shown(
-            "Of what works beside the run, such as a trainer.",
-            curve="{name}",
-            label="gauge",
-            of=lambda it: dict(it.tally.gauges),
-        ),
-    ]
-    alarms: Annotated[
-        tuple[str, ...],
-        Shown(
-            "What a person should look at, the last first.",
-            of=lambda it: tuple(it.tally.alarms[::-1]),
-        ),
-    ]
-    tail: Annotated[
-        tuple[Ended, ...],
-        Shown("What has ended lately, the last first.", of=lambda it: it.kept.tail),
-    ]
-    changes: Annotated[
-        tuple[KnobChange, ...],
-        Shown(
-            "What people have changed, the last first.", of=lambda it: it.kept.changes[:MAX_CHANGES]
-        ),
-    ]
+    number: int = shown("Snapshots of the run so far.")
+    at: str = shown("The time, in UTC.")
+    run_id: str = shown("The id of the run.")
+    output: str = shown("The file of its rollouts; empty without one.")
+    pid: int = shown("Its process.")
+    state: State = shown("running, pausing, paused, stopping or ended.")
+    elapsed_s: float = shown("Time since the run began.", "run_duration_seconds", "time/elapsed_s")
+    counts: PlanCounts = shown("The plan.", of=lambda it: make(PlanCounts, it))
+    this_run: RunCounts = shown("This run alone.", of=lambda it: make(RunCounts, it))
+    finished: int = shown("Ended in this run, with or without a result.")
+    reward: Mean | None = shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")
+    speed: Speed = shown("Rates.", of=lambda it: make(Speed, it))
+    output_tokens: int = shown("Output tokens of this run.", "output_tokens_total", "tokens/output")
+    cost: Cost | None = shown("Null if nothing has a price.")
+    parallel: Parallel = shown("The limit on what is in flight.", of=lambda it: make(Parallel, it))
+    max_cost_usd: float | None = shown("Limit on the cost.")
+    max_total_tokens: int | None = shown("Limit on the tokens.")
+    max_minutes: float | None = shown("Limit on the time.")
+    holdup: Holdup | None = shown("The bottleneck.")
+    failures: tuple[FailureClass, ...] = shown("The most frequent first.", label="class")
+    slowest: tuple[Waiting, ...] = shown("Those in flight that began first.")
+    stages: dict[str, int] = shown(
+        "Rollouts in flight, by what they wait for.", "waiting", label="stage"
+    )
+    agents: tuple[RunPart, ...] = shown("Each agent.", label="agent", curves_from=2)
+    arms: tuple[RunPart, ...] = shown("Each arm.", label="arm", curves_from=2)
+    gauges: dict[str, float] = shown(
+        "Of what works beside the run, such as a trainer.", curve="{name}", label="gauge"
+    )
+    alarms: tuple[str, ...] = shown("What a person should look at, the last first.")
+    tail: tuple[Ended, ...] = shown("What has ended lately, the last first.")
+    changes: tuple[KnobChange, ...] = shown("What people have changed, the last first.")
 
 
 def make(kind: type[T], moment: Any) -> T:
@@ -433,9 +337,8 @@ def _figure(value: float, shown: Shown, labels: Mapping[str, str], is_drawn: boo
 @cache
 def _declared(kind: type[Any]) -> list[tuple[str, Shown, Any]]:
     """Name, declaration and type of each figure of a class."""
-    hints = get_type_hints(kind, include_extras=True)
-    parts = {each.name: get_args(hints[each.name]) for each in fields(kind)}
-    return [(name, shown, hint) for name, (hint, shown) in parts.items()]
+    hints = get_type_hints(kind)
+    return [(each.name, each.metadata["shown"], hints[each.name]) for each in fields(kind)]
 
 
 TYPES = {

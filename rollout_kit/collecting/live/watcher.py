@@ -24,6 +24,7 @@ from ..pacing.limiter import Adaptive, Limiter
 from ..run import Run
 from .control import Control, state_of
 from .snapshot import (
+    Cost,
     Ended,
     FailureClass,
     Holdup,
@@ -91,60 +92,76 @@ class RecentRates(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """What the watcher of a run has kept of it."""
+    """What the watcher of a run remembers of it."""
 
     number: int = 0
     run_id: str = ""
-    is_over: bool = False
-    recent: RecentRates = RecentRates()
-    held: Bottleneck | None = None
     failures: tuple[FailureClass, ...] = ()
     tail: tuple[Ended, ...] = ()
     changes: tuple[KnobChange, ...] = ()
     """All of them, the last one first."""
+    recent: RecentRates = RecentRates()
+    held: Bottleneck | None = None
+    is_over: bool = False
 
 
 class Moment:
-    """What a snapshot is read from: a run as it is now, and what its watcher has kept of it."""
+    """What a snapshot is read from: a run as it is now, and what its watcher remembers of it."""
 
-    def __init__(self, run: Run, on_disk: OnDisk, kept: Remembered) -> None:
-        source, tally, schedule, limiter = run.source, run.tally, run.schedule, run.limiter
-        self.run, self.tally, self.spent = run, tally, run.runner.bill.spent
-        self.plan, self.limits, self.kept = source.counts, run.limits, kept
+    def __init__(self, run: Run, on_disk: OnDisk, known: Remembered) -> None:
+        self.run, self.source, self.tally = run, run.source, run.tally
+        self.spent, self.elapsed_s = run.runner.bill.spent, round(run.meter.elapsed_s, 3)
         self.reward, self.agents, self.arms, self.pending = on_disk
-        self.elapsed_s = run.meter.elapsed_s
-        is_open, held = source.is_open_ended, kept.held
-        self.at, self.pid = now_text(), os.getpid()
-        self.output = output_of(run)
-        self.state: State = "ended" if kept.is_over else state_of(run)
-        self.planned = None if is_open else self.plan.planned - self.plan.left_out
-        self.is_endless = is_open and run.is_counted
-        self.done, self.missing = source.num_on_disk(tally), source.num_missing(tally)
-        self.failed, self.unverified = tally.failed + self.plan.refused, tally.unverified
-        self.in_flight, self.parked = schedule.in_flight, schedule.num_parked
-        known = self.failed + self.unverified + self.in_flight + self.parked
-        self.owed = None if is_open else max(0, self.missing - self.plan.left_out - known)
-        beyond = max(0, run.metrics.rollouts - self.done)
-        self.measured = max(source.num_in_scope + beyond, run.metrics.rollouts)
-        self.tasks = max(source.num_tasks, run.metrics.tasks)
-        self.earlier, self.wanted = 0, run.num_given
-        if run.num_given is None:
-            self.earlier = self.plan.done
-            self.wanted = None if self.planned is None else self.planned - self.plan.done
-        self.floor = limiter.floor if isinstance(limiter, Adaptive) else limiter()
-        self.ceiling = limiter.ceiling if isinstance(limiter, Adaptive) else limiter()
-        self.why, self.changed_at_s = _last_change(limiter, kept.changes)
+        self.number, self.run_id, self.failures, self.tail = known[:4]
+        self.at, self.pid, self.output = now_text(), os.getpid(), output_of(run)
+        self.state: State = "ended" if known.is_over else state_of(run)
+        self._count()
+        self._bill()
+        self.finished, self.output_tokens = self.tally.finished, self.tally.output_tokens
+        self.recent_rollouts_per_s, recent = known.recent
+        self.recent_output_tokens_per_s = recent if self.source.generates else None
+        limiter = run.limiter
+        self.limit = self.floor = self.ceiling = limiter()
+        if isinstance(limiter, Adaptive):
+            self.floor, self.ceiling = limiter.floor, limiter.ceiling
+        self.why, self.changed_at_s = _last_change(limiter, known.changes)
+        self.max_cost_usd = run.limits.budget.max_cost_usd
+        self.max_total_tokens = run.limits.budget.max_total_tokens
+        self.max_minutes = run.limits.max_minutes
+        held = known.held
         self.holdup = Holdup(held.part, round(held.share, 4), held.sentence) if held else None
-        cost, finished = self.spent.cost_usd, tally.finished
-        self.priced_usd_per_minute = self.per_s(60 * self.spent.usd)
-        self.usd_per_minute = None if cost is None else self.priced_usd_per_minute
-        self.projected_usd = None
-        if cost is not None and self.wanted is not None and finished:
-            self.projected_usd = cost * max(self.wanted, finished) / finished
-        self.recent_rollouts_per_s, recent = kept.recent
-        self.recent_output_tokens_per_s = recent if source.generates else None
         self.stages = dict(run.stages().most_common(MAX_STAGES))
         self.slowest = tuple(_slowest(run))
+        self.gauges, self.alarms = dict(self.tally.gauges), tuple(self.tally.alarms[::-1])
+        self.changes = known.changes[:NUM_TAIL]
+
+    def _count(self) -> None:
+        run, source, tally, plan = self.run, self.source, self.tally, self.source.counts
+        is_open, schedule, measured = source.is_open_ended, run.schedule, run.metrics.rollouts
+        self.planned = None if is_open else plan.planned - plan.left_out
+        self.is_endless = is_open and run.is_counted
+        self.done, self.missing = source.num_on_disk(tally), source.num_missing(tally)
+        self.failed, self.unverified = tally.failed + plan.refused, tally.unverified
+        self.in_flight, self.parked = schedule.in_flight, schedule.num_parked
+        known = self.failed + self.unverified + self.in_flight + self.parked
+        self.owed = None if is_open else max(0, self.missing - plan.left_out - known)
+        self.refused, self.left_out = tally.refused + plan.refused, plan.left_out
+        self.malformed, self.tasks = plan.malformed, max(source.num_tasks, run.metrics.tasks)
+        self.measured = max(measured, source.num_in_scope + max(0, measured - self.done))
+        self.earlier, self.wanted = 0, run.num_given
+        if self.wanted is None:
+            self.earlier = plan.done
+            self.wanted = None if self.planned is None else self.planned - plan.done
+
+    def _bill(self) -> None:
+        spent, finished = self.spent, self.tally.finished
+        self.usd, self.requests_429 = spent.cost_usd, spent.throttled
+        self.priced_usd_per_minute = self.per_s(60 * spent.usd)
+        self.usd_per_minute = None if self.usd is None else self.priced_usd_per_minute
+        self.projected_usd = None
+        if self.usd is not None and self.wanted is not None and finished:
+            self.projected_usd = self.usd * max(self.wanted, finished) / finished
+        self.cost = None if self.run.runner.bill.is_empty else make(Cost, self)
 
     def per_s(self, number: float) -> float:
         """So much of the whole run, a second."""
@@ -152,7 +169,7 @@ class Moment:
 
     def tokens_per_s(self, number: int) -> float | None:
         """The same of tokens; None for a run that generates none."""
-        return self.per_s(number) if self.run.source.generates else None
+        return self.per_s(number) if self.source.generates else None
 
 
 def output_of(run: Run) -> str:
@@ -246,17 +263,17 @@ class Watcher:
 
     def _compute(self, *, is_over: bool) -> Snapshot:
         changes = self._control.changes if self._control else []
-        kept = Remembered(
-            self.num_taken,
-            self.run_id,
-            is_over,
-            self._rates(),
-            self._run.meter.stable_verdict(),
-            tuple(sorted(self._failures.values(), key=lambda each: -each.number)),
-            tuple(self._tail),
-            tuple(changes[::-1]),
+        known = Remembered(
+            number=self.num_taken,
+            run_id=self.run_id,
+            failures=tuple(sorted(self._failures.values(), key=lambda each: -each.number)),
+            tail=tuple(self._tail),
+            changes=tuple(changes[::-1]),
+            recent=self._rates(),
+            held=self._run.meter.stable_verdict(),
+            is_over=is_over,
         )
-        return make(Snapshot, Moment(self._run, self._on_disk, kept))
+        return make(Snapshot, Moment(self._run, self._on_disk, known))
 
     def _rates(self) -> RecentRates:
         tally, past, now = self._run.tally, self._past, perf_counter()
