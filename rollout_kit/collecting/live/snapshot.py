@@ -64,26 +64,28 @@ class Mean:
     """A mean of rewards with its 95 % interval."""
 
     value: float = shown("The mean.")
-    low: float | None = shown("Its lower end.", "reward_mean_low", "reward/low")
-    high: float | None = shown("Its upper end.", "reward_mean_high", "reward/high")
-    number: int = shown("Rollouts behind it.")
+    low: float | None = shown("Lower end of its 95 % interval.", "reward_mean_low", "reward/low")
+    high: float | None = shown("Upper end of its 95 % interval.", "reward_mean_high", "reward/high")
+    number: int = shown("Rollouts that it is the mean of.")
 
 
 @declared
 class PlanCounts:
     """The rollouts of a plan, with those of earlier runs."""
 
-    planned: int | None = shown("All; null until counted.", "rollouts_planned", "rollouts/planned")
+    planned: int | None = shown(
+        "Rollouts of the plan, as far as it is counted.", "rollouts_planned", "rollouts/planned"
+    )
     is_endless: bool = shown("Whether the plan has no end.")
-    done: int = shown("On disk.", "rollouts_total", "rollouts/done", "status")
+    done: int = shown("Rollouts on disk.", "rollouts_total", "rollouts/done", "status")
     failed: int = shown(
-        "Without a result: in this run, or permanently in an earlier one.",
+        "Rollouts without a result, in this run or permanently in an earlier one.",
         "rollouts_total",
         "rollouts/failed",
         "status",
     )
     unverified: int = shown(
-        "In this run, with a response whose verification failed.",
+        "Rollouts of this run whose verification failed.",
         "rollouts_total",
         "rollouts/unverified",
         "status",
@@ -91,12 +93,12 @@ class PlanCounts:
     in_flight: int = shown("Rollouts that run.", "rollouts_in_flight", "rollouts/in_flight")
     parked: int = shown("Responses that wait for a verdict without a slot.", "rollouts_parked")
     owed: int | None = shown("Rollouts that have not begun.", "rollouts_owed")
-    missing: int = shown("Planned so far, and not on disk.")
-    refused: int = shown("Those of `failed` that are not tried again.")
-    left_out: int = shown("Stored, and no running server can verify them.")
-    malformed: int = shown("Lines of the input that are no task.")
-    tasks: int = shown("Tasks so far.")
-    measured: int = shown("Planned so far, with what is on disk beyond the plan.")
+    missing: int = shown("Rollouts planned so far that are not on disk.")
+    refused: int = shown("Failed rollouts that are not tried again.")
+    left_out: int = shown("Stored rollouts that no running server can verify.")
+    malformed: int = shown("Malformed lines of the input.")
+    tasks: int = shown("Tasks planned so far.")
+    measured: int = shown("Rollouts planned so far, and those on disk beyond the plan.")
     pending: int = shown("Responses on disk that wait for a verdict.")
 
     @property
@@ -110,10 +112,10 @@ class RunCounts:
     """The rollouts of this run alone."""
 
     earlier: int = shown("Rollouts of the plan that were on disk before.")
-    wanted: int | None = shown("Rollouts that it is to finish; null until counted.")
-    rollouts: int = shown("With a result.", of=lambda it: it.tally.rollouts)
-    failed: int = shown("Without one.", of=lambda it: it.tally.failed)
-    reward: float | None = shown("Mean reward.", of=lambda it: it.tally.mean_reward)
+    wanted: int | None = shown("Rollouts that this run is to finish.")
+    rollouts: int = shown("Rollouts with a result.", of=lambda it: it.tally.rollouts)
+    failed: int = shown("Rollouts without one.", of=lambda it: it.tally.failed)
+    reward: float | None = shown("Mean reward of this run.", of=lambda it: it.tally.mean_reward)
     requests_429: int = shown("Requests that a rate limit refused.")
 
 
@@ -121,18 +123,18 @@ class RunCounts:
 class Speed:
     """Of this run. Those of tokens are null if it generates nothing."""
 
-    rollouts_per_s: float = shown("Since the start.", of=lambda it: it.per_s(it.tally.rollouts))
+    rollouts_per_s: float = shown("Rollouts a second.", of=lambda it: it.per_s(it.tally.rollouts))
     tokens_per_s: float | None = shown(
-        "Input and output tokens, since the start.", of=lambda it: it.tokens_per_s(it.tally.tokens)
+        "Input and output tokens a second.", of=lambda it: it.tokens_per_s(it.tally.tokens)
     )
     output_tokens_per_s: float | None = shown(
-        "Since the start.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)
+        "Output tokens a second.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)
     )
     recent_rollouts_per_s: float = shown(
-        "Over the last ten seconds.", curve="throughput/rollouts_per_s"
+        "Rollouts a second, over the last ten seconds.", curve="throughput/rollouts_per_s"
     )
     recent_output_tokens_per_s: float | None = shown(
-        "Over the last ten seconds.", curve="throughput/output_tokens_per_s"
+        "Output tokens a second, over the last ten seconds.", curve="throughput/output_tokens_per_s"
     )
 
 
@@ -141,17 +143,17 @@ class Cost:
     """Of this run, in US dollars."""
 
     usd: float | None = shown(
-        "Cost of this run; null if a call has no price.", "cost_dollars_total", "cost/usd"
+        "Cost of this run, if every call has a price.", "cost_dollars_total", "cost/usd"
     )
-    usd_per_minute: float | None = shown("The same a minute.")
+    usd_per_minute: float | None = shown("The same a minute, on average.")
     projected_usd: float | None = shown(
-        "Its cost in the end.", "cost_projected_dollars", "cost/projected_usd"
+        "Expected cost of this run at its end.", "cost_projected_dollars", "cost/projected_usd"
     )
-    tokens: int = shown("Tokens of its calls.", of=lambda it: it.spent.tokens)
-    calls: int = shown("Its model calls.", of=lambda it: it.spent.calls)
-    unpriced_calls: int = shown("Those without a price.", of=lambda it: it.spent.unpriced)
-    priced_usd_per_minute: float = shown("The same a minute.")
-    priced_usd: float = shown("Cost of the others.", of=lambda it: it.spent.usd)
+    tokens: int = shown("Input and output tokens of all calls.", of=lambda it: it.spent.tokens)
+    calls: int = shown("Calls of models.", of=lambda it: it.spent.calls)
+    unpriced_calls: int = shown("Calls without a price.", of=lambda it: it.spent.unpriced)
+    priced_usd: float = shown("Cost of the calls with a price.", of=lambda it: it.spent.usd)
+    priced_usd_per_minute: float = shown("The same a minute, on average.")
 
 
 @declared
@@ -159,10 +161,10 @@ class Parallel:
     """The limit on what is in flight. `floor` and `ceiling` differ if it adapts."""
 
     limit: int = shown("Limit on the rollouts in flight.", "parallelism_limit", "rollouts/limit")
-    floor: int = shown("Its lowest value.")
-    ceiling: int = shown("Its highest value.")
-    why: str = shown("The reason of its last change; empty if there was none.")
-    changed_at_s: float | None = shown("When that was, since the start.")
+    floor: int = shown("The lowest limit that it may take.")
+    ceiling: int = shown("The highest limit that it may take.")
+    why: str = shown("Why it was last changed, or empty.")
+    changed_at_s: float | None = shown("When that was, in seconds since the start.")
 
     @property
     def adapts(self) -> bool:
@@ -173,9 +175,9 @@ class Parallel:
 class Holdup:
     """What the slots wait for most."""
 
-    part: str = shown("Its name, such as model or tools.")
-    share: float = shown("Its share of the time.")
-    sentence: str = shown("The same for people.")
+    part: str = shown("The part of the work, such as model or tools.")
+    share: float = shown("Share of the time that it takes.")
+    sentence: str = shown("The same in a sentence.")
 
     def short(self) -> str:
         """`model 93%`: for the progress line."""
@@ -186,7 +188,7 @@ class Holdup:
 class FailureClass:
     """The failures of this run with one class of error."""
 
-    name: str = shown("The class.")
+    name: str = shown("The class of the error.")
     number: int = shown(
         "Failures of this run, by class of error.", "failures_total", "errors/{name}"
     )
@@ -199,7 +201,7 @@ class Waiting:
 
     rollout: str = shown("As `+only=…` takes it.")
     agent: str = shown("Its agent.")
-    seconds: float = shown("Since it began.")
+    seconds: float = shown("Seconds since it began.")
     stage: str = shown("What it waits for.")
 
 
@@ -220,12 +222,14 @@ class Ended:
 
     rollout: str = shown("As `+only=…` takes it.")
     agent: str = shown("Its agent.")
-    status: Literal["verified", "unscored", "unverified", "failed"] = shown("How.")
+    status: Literal["verified", "unscored", "unverified", "failed"] = shown(
+        "verified, unscored, unverified or failed."
+    )
     reward: float | None = shown("Its reward.")
-    seconds: float | None = shown("Its duration.")
+    seconds: float | None = shown("Its duration in seconds.")
     output_tokens: int | None = shown("Its output tokens.")
-    cost_usd: float | None = shown("Its cost.")
-    error: str = shown("Empty unless it failed.")
+    cost_usd: float | None = shown("Its cost in US dollars.")
+    error: str = shown("Why it failed, or empty.")
 
 
 @declared
@@ -246,34 +250,40 @@ class KnobChange:
 class Snapshot:
     """A run at one moment."""
 
-    number: int = shown("Snapshots of the run so far.")
+    number: int = shown("Which snapshot of the run it is.")
     at: str = shown("The time, in UTC.")
     run_id: str = shown("The id of the run.")
-    output: str = shown("The file of its rollouts; empty without one.")
-    pid: int = shown("Its process.")
+    output: str = shown("The file of its rollouts, or empty.")
+    pid: int = shown("The id of its process.")
     state: State = shown("running, pausing, paused, stopping or ended.")
     elapsed_s: float = shown("Time since the run began.", "run_duration_seconds", "time/elapsed_s")
-    counts: PlanCounts = shown("The plan.", of=lambda it: make(PlanCounts, it))
+    counts: PlanCounts = shown(
+        "The whole plan, with the rollouts of earlier runs.", of=lambda it: make(PlanCounts, it)
+    )
     this_run: RunCounts = shown("This run alone.", of=lambda it: make(RunCounts, it))
-    finished: int = shown("Ended in this run, with or without a result.")
+    finished: int = shown("Rollouts that have ended in this run.")
     reward: Mean | None = shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")
-    speed: Speed = shown("Rates.", of=lambda it: make(Speed, it))
+    speed: Speed = shown("Speed of this run.", of=lambda it: make(Speed, it))
     output_tokens: int = shown("Output tokens of this run.", "output_tokens_total", "tokens/output")
-    cost: Cost | None = shown("Null if nothing has a price.")
+    cost: Cost | None = shown("Cost of this run, if anything has a price.")
     parallel: Parallel = shown("The limit on what is in flight.", of=lambda it: make(Parallel, it))
     max_cost_usd: float | None = shown("Limit on the cost.")
     max_total_tokens: int | None = shown("Limit on the tokens.")
     max_minutes: float | None = shown("Limit on the time.")
     holdup: Holdup | None = shown("The bottleneck.")
-    failures: tuple[FailureClass, ...] = shown("The most frequent first.", label="class")
-    slowest: tuple[Waiting, ...] = shown("Those in flight that began first.")
+    failures: tuple[FailureClass, ...] = shown(
+        "Failures by class of error, the most frequent first.", label="class"
+    )
+    slowest: tuple[Waiting, ...] = shown("Rollouts in flight that began first.")
     stages: dict[str, int] = shown(
         "Rollouts in flight, by what they wait for.", "waiting", label="stage"
     )
     agents: tuple[RunPart, ...] = shown("Each agent.", label="agent", curves_from=2)
     arms: tuple[RunPart, ...] = shown("Each arm.", label="arm", curves_from=2)
     gauges: dict[str, float] = shown(
-        "Of what works beside the run, such as a trainer.", curve="{name}", label="gauge"
+        "Figures of programs that work with the run, such as a trainer.",
+        curve="{name}",
+        label="gauge",
     )
     alarms: tuple[str, ...] = shown("What a person should look at, the last first.")
     tail: tuple[Ended, ...] = shown("What has ended lately, the last first.")

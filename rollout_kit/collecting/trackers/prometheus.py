@@ -30,7 +30,9 @@ class RunPage:
         from prometheus_client import Histogram
 
         self._snapshot: Snapshot | None = None
-        self._registry = make_registry(self._families)
+        self._registry = make_registry(
+            lambda: families_of(self._snapshot) if self._snapshot else ()
+        )
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Any:
             return Histogram(f"{PREFIX}_{name}", text, buckets=buckets, registry=self._registry)
@@ -60,19 +62,21 @@ class RunPage:
         """The reply to a scrape."""
         return expose(self._registry, request.headers.get("accept", ""))
 
-    def _families(self) -> Iterator[Family]:
-        found: dict[str, list[Figure]] = {}
-        for each in figures_of(self._snapshot) if self._snapshot else ():
-            if each.metric:
-                found.setdefault(each.metric, []).append(each)
-        for metric, figures in found.items():
-            yield Family(
-                "counter" if metric.endswith("_total") else "gauge",
-                f"{PREFIX}_{metric.removesuffix('_total')}",
-                " ".join(dict.fromkeys(each.about for each in figures)),
-                {tuple(each.labels.values()): each.value for each in figures},
-                tuple(figures[0].labels),
-            )
+
+def families_of(snapshot: Snapshot) -> Iterator[Family]:
+    """The figures of a snapshot that have a name in Prometheus."""
+    found: dict[str, list[Figure]] = {}
+    for each in figures_of(snapshot):
+        if each.metric:
+            found.setdefault(each.metric, []).append(each)
+    for metric, figures in found.items():
+        yield Family(
+            "counter" if metric.endswith("_total") else "gauge",
+            f"{PREFIX}_{metric.removesuffix('_total')}",
+            " ".join(dict.fromkeys(each.about for each in figures)),
+            {tuple(each.labels.values()): each.value for each in figures},
+            tuple(figures[0].labels),
+        )
 
 
 @asynccontextmanager
