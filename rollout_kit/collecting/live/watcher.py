@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -231,11 +231,11 @@ class Watcher:
         return self.snapshot
 
     def _take(self, *, is_over: bool = False) -> Snapshot:
-        began = perf_counter()
-        if began >= self._on_disk_due:
+        now, began = perf_counter(), thread_time()
+        if now >= self._on_disk_due:
             self._on_disk = OnDisk.of(self._run)
-            self._on_disk_due = began + (perf_counter() - began) / SHARE
-            began = perf_counter()
+            self._on_disk_due = now + (thread_time() - began) / SHARE
+            began = thread_time()
         while self._ended:
             if (ended := _describe_end(self._ended.popleft())) is not None:
                 self._tail.appendleft(ended)
@@ -245,9 +245,9 @@ class Watcher:
         self._remember(self.snapshot)
         for read in self.readers:
             read(self.snapshot)
-        took = perf_counter() - began
+        took = thread_time() - began
         # the clock that calls this has a tick of a second
-        self._due = began + max(0.9 * EVERY_S, took / SHARE)
+        self._due = now + max(0.9 * EVERY_S, took / SHARE)
         return self.snapshot
 
     def _remember(self, now: Snapshot) -> None:
