@@ -262,6 +262,7 @@ class Snapshot:
     )
     this_run: RunCounts = shown("This run alone.", of=lambda it: make(RunCounts, it))
     finished: int = shown("Rollouts that have ended in this run.")
+    left_s: float | None = shown("Seconds to its end, at the present speed.")
     reward: Mean | None = shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")
     speed: Speed = shown("Speed of this run.", of=lambda it: make(Speed, it))
     output_tokens: int = shown("Output tokens of this run.", "output_tokens_total", "tokens/output")

@@ -120,6 +120,10 @@ class Moment:
         self.finished, self.output_tokens = self.tally.finished, self.tally.output_tokens
         self.recent_rollouts_per_s, recent = known.recent
         self.recent_output_tokens_per_s = recent if self.source.generates else None
+        self.left_s, left = None, (self.owed or 0) + self.in_flight + self.parked
+        rate = self.recent_rollouts_per_s or self.per_s(self.tally.rollouts)
+        if self.owed is not None and rate > 0 and self.state == "running":
+            self.left_s = round(left / rate, 1)
         limiter = run.limiter
         self.limit = self.floor = self.ceiling = limiter()
         if isinstance(limiter, Adaptive):
