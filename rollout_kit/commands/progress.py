@@ -91,7 +91,7 @@ class Progress:
 
     def _open_bar(self, snapshot: Snapshot) -> Any:
         return tqdm(
-            total=ended_of(snapshot)[1],
+            total=snapshot.this_run.total,
             initial=snapshot.this_run.earlier,
             desc=self.title,
             file=self.err,
@@ -101,22 +101,22 @@ class Progress:
         )
 
     def _draw_bar(self, snapshot: Snapshot) -> None:
-        bar, (finished, total) = self._bar, ended_of(snapshot)
-        bar.total, bar.initial = total, snapshot.this_run.earlier
-        title, figures = self._fit(bar, finished, parts_of(snapshot))
+        bar, run = self._bar, snapshot.this_run
+        bar.total, bar.initial = run.total, run.earlier
+        title, figures = self._fit(bar, run.ended, parts_of(snapshot))
         bar.set_description_str(title, refresh=False)
         bar.set_postfix_str(figures, refresh=False)
-        bar.update(finished - bar.n)
+        bar.update(run.ended - bar.n)
 
     def _line(self, snapshot: Snapshot) -> str:
-        finished, total = ended_of(snapshot)
+        run = snapshot.this_run
         return tqdm.format_meter(
-            finished,
-            total,  # type: ignore[arg-type]  (None: a total that is not known yet)
+            run.ended,
+            run.total,  # type: ignore[arg-type]  (None: a total that is not known yet)
             max(snapshot.elapsed_s, 1e-6),
             prefix=self.title,
             postfix=", ".join(parts_of(snapshot).values()),
-            initial=snapshot.this_run.earlier,
+            initial=run.earlier,
             ncols=None,
         )
 
@@ -164,24 +164,12 @@ class Progress:
         self._print(orjson.dumps(fields).decode(), self.out)
 
 
-def ended_of(snapshot: Snapshot) -> tuple[int, int | None]:
-    """Rollouts that have ended, with those of earlier runs, and all of them."""
-    run = snapshot.this_run
-    total = None if run.wanted is None else run.earlier + run.wanted
-    return run.earlier + snapshot.finished, total
-
-
 def parts_of(snapshot: Snapshot) -> dict[str, str]:
     """The figures behind the bar."""
-    run, counts, parallel, speed = (
-        snapshot.this_run,
-        snapshot.counts,
-        snapshot.parallel,
-        snapshot.speed,
-    )
+    run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
     parts = {} if run.reward is None else {"reward": f"reward={run.reward:.3f}"}
-    if speed.output_tokens_per_s is not None:
-        parts["tokens"] = f"tok/s={speed.output_tokens_per_s:.0f}"
+    if (tokens := snapshot.speed.output_tokens_per_s) is not None:
+        parts["tokens"] = f"tok/s={tokens:.0f}"
     limit = f"/{parallel.limit}" if parallel.adapts else ""
     parts["in_flight"] = f"in flight={counts.in_flight}{limit}"
     parts["failed" if run.failed else "none_failed"] = f"failed={run.failed}"
@@ -212,11 +200,10 @@ def parts_of_cost(cost: Cost | None) -> dict[str, str]:
 def fields_of(snapshot: Snapshot) -> JsonObject:
     """The figures for a program."""
     run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
-    finished, total = ended_of(snapshot)
     arms, cost, holdup = arm_rewards(snapshot), snapshot.cost, snapshot.holdup
     return {
-        "finished": finished,
-        "total": total,
+        "finished": run.ended,
+        "total": run.total,
         "elapsed_s": snapshot.elapsed_s,
         "rollouts_per_s": round(snapshot.speed.rollouts_per_s, 3),
         "reward": run.reward,

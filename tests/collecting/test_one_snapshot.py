@@ -143,7 +143,7 @@ def test_files_and_lines_have_the_figures_of_the_last_snapshot(
     assert found["metrics"]["reward"] == pytest.approx(10 / 12) and shown.reward
     assert shown.reward.value == shown.this_run.reward == pytest.approx(10 / 12)
     assert progress["finished"] == shown.finished == shown.this_run.rollouts == 12
-    assert progress["total"] == shown.this_run.wanted == 12
+    assert progress["total"] == shown.this_run.total == 12
     assert progress["reward"] == shown.this_run.reward
     with log.open() as stream:
         [line] = csv.DictReader(stream)

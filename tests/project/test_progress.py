@@ -45,7 +45,8 @@ def drawn(
         for number in range(total + 1):
             now = number * ROLLOUT_S
             num_failed = max(0, number - (total - failed))
-            run = {"wanted": total, "failed": num_failed, "reward": 0.5 if number else None}
+            reward = 0.5 if number else None
+            run = {"ended": number, "total": total, "failed": num_failed, "reward": reward}
             shown.read(
                 snapshot(
                     number=number + 1,
@@ -112,7 +113,7 @@ def test_a_log_has_a_line_each_half_minute_and_one_at_the_end() -> None:
     shown = Progress(out=io.StringIO(), err=err)
     for second in range(71):
         state = "ended" if second == 70 else "running"
-        run = {"earlier": 4, "wanted": 100}
+        run = {"earlier": 4, "ended": 4 + second, "total": 104}
         shown.read(snapshot(elapsed_s=float(second), finished=second, this_run=run, state=state))
     assert re.findall(r"(\d+)/104 \[", err.getvalue()) == ["34", "64", "74"]
 
@@ -136,7 +137,7 @@ def test_the_second_run_of_a_command_has_a_bar_of_its_own() -> None:
 def test_a_long_input_gets_its_total_once_it_is_counted() -> None:
     err = io.StringIO()
     shown = Progress(out=io.StringIO(), err=err)
-    shown.read(snapshot(elapsed_s=40.0, finished=7, this_run={"wanted": None}))
-    shown.read(snapshot(elapsed_s=80.0, finished=9, this_run={"wanted": 20, "earlier": 5}))
+    shown.read(snapshot(elapsed_s=40.0, this_run={"ended": 7}))
+    shown.read(snapshot(elapsed_s=80.0, this_run={"ended": 14, "total": 25}))
     first, second = err.getvalue().splitlines()
     assert ": 7it [" in first and "14/25 [" in second

@@ -112,7 +112,8 @@ class RunCounts:
     """The rollouts of this run alone."""
 
     earlier: int = shown("Rollouts of the plan that were on disk before.")
-    wanted: int | None = shown("Rollouts that this run is to finish.")
+    ended: int = shown("The same, and those that have ended.")
+    total: int | None = shown("The same, and those that are still to end.")
     rollouts: int = shown("Rollouts with a result.", of=lambda it: it.tally.rollouts)
     failed: int = shown("Rollouts without one.", of=lambda it: it.tally.failed)
     reward: float | None = shown("Mean reward of this run.", of=lambda it: it.tally.mean_reward)

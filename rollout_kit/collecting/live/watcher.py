@@ -116,6 +116,8 @@ class Moment:
         self.at, self.pid, self.output = now_text(), os.getpid(), output_of(run)
         self.state: State = "ended" if known.is_over else state_of(run)
         self._count()
+        self.ended = self.earlier + self.tally.finished
+        self.total = None if self.wanted is None else self.earlier + self.wanted
         self._bill()
         self.finished, self.output_tokens = self.tally.finished, self.tally.output_tokens
         self.recent_rollouts_per_s, recent = known.recent
