@@ -14,7 +14,6 @@ from ..collecting.live.snapshot import KnobChange
 from ..collecting.pacing.bill import dollars
 from ..config.keys import NO_KNOBS, CtlConfig
 from ..errors import ConfigError, suggest
-from ..launch.head_client import found_head
 from ..types import JsonObject
 from . import entry
 
@@ -55,6 +54,8 @@ async def _reached(command: CtlConfig) -> AsyncIterator[Collections]:
     if command.head_server is None:
         yield Here()
         return
+    from ..launch.head_client import found_head  # sockets need no HTTP
+
     async with found_head(command.head_server, command.auth_token) as head:
         yield AtHead(head)
 

@@ -136,7 +136,8 @@ async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) ->
     control = Control(run, progress.say)
     watcher = Watcher(run, control)
     watcher.readers += readers
-    progress.read(watcher.look())
+    watcher.begin()
+    progress.read(watcher.snapshot)
     async with AsyncExitStack() as stack:
         door = open_door(control, watcher, progress.say)
         own, command = await stack.enter_async_context(door), run.command
@@ -149,7 +150,7 @@ async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) ->
             try:
                 # in this task, where a closed pipe ends the run
                 async for _ in run.batches():
-                    progress.read(watcher.look())
+                    progress.read(watcher.snapshot)
             finally:
                 progress.read(watcher.end())
 

@@ -66,10 +66,10 @@ class Progress:
         else:
             self._print(text, self.out)
 
-    def read(self, snapshot: Snapshot) -> None:
+    def read(self, snapshot: Snapshot | None) -> None:
         """Show a snapshot: each on a terminal, and few of them in a log. The last state of the bar
         stays on the screen."""
-        if snapshot is self._seen:
+        if snapshot is None or snapshot is self._seen:
             return
         self._seen, is_over = snapshot, snapshot.state == "ended"
         if snapshot.number == 1:

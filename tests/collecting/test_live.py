@@ -49,7 +49,7 @@ class Watched:
             run = make_run(found, servers.ends, Progress(out=progress.out, err=progress.err))
             self.watcher = Watcher(run)
             self.watcher.readers.append(self.seen.append)
-            self.watcher.look()
+            self.watcher.begin()
             async for _ in run.outcomes():
                 pass
             self.watcher.end()

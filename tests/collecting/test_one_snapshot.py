@@ -218,6 +218,7 @@ async def through(servers, config, argv, progress):
     async with open_work(servers, config, argv) as work, work.collection(progress) as found:
         run = make_run(found, servers.ends, progress)
         watcher = Watcher(run)
+        watcher.begin()
         async for _ in run.outcomes():
             pass
         last = watcher.end()

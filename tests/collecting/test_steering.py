@@ -77,7 +77,7 @@ class Steered:
             run = self.run = make_run(found, servers.ends, shown)
             self.control = Control(run, shown.say)
             self.watcher = Watcher(run, self.control)
-            self.watcher.look()
+            self.watcher.begin()
             async with open_door(self.control, self.watcher, shown.say):
                 script = asyncio.ensure_future(self._script(self))
                 async for outcome in run.outcomes():

@@ -6,16 +6,18 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ...errors import ConfigError
-from ...launch.head_client import HeadClient
 from ...launch.run import is_alive
-from ...serving.transport.http import Reply
 from .place import Note, address_of, read_notes, remove
 from .schema import LIVE, STEER, LiveList, SteerReply, SteerRequest, encode, read_reply
+
+if TYPE_CHECKING:  # sockets need no HTTP
+    from ...launch.head_client import HeadClient
+    from ...serving.transport.http import Reply
 
 ASK_S = 10.0
 """Time limit of a request. Cancelled rollouts may take a moment to end."""
@@ -79,7 +81,7 @@ class Here:
 class AtHead:
     """The collections on the machine of an `ng_run`, through its head server."""
 
-    def __init__(self, head: HeadClient) -> None:
+    def __init__(self, head: "HeadClient") -> None:
         self._head = head
 
     async def live(self) -> LiveList:
@@ -88,7 +90,7 @@ class AtHead:
     async def ask(self, asked: SteerRequest) -> SteerReply:
         return self._read(await self._head.post(STEER, encode(asked)), SteerReply)
 
-    def _read(self, reply: Reply, kind: type[T]) -> T:
+    def _read(self, reply: "Reply", kind: type[T]) -> T:
         return read_reply((reply if reply.status == 400 else self._head.check(reply)).raw, kind)
 
 

@@ -91,36 +91,24 @@ class RecentRates(NamedTuple):
     output_tokens: float = 0.0
 
 
-class Remembered(NamedTuple):
-    """What the watcher of a run remembers of it."""
-
-    number: int = 0
-    run_id: str = ""
-    failures: tuple[FailureClass, ...] = ()
-    tail: tuple[Ended, ...] = ()
-    changes: tuple[KnobChange, ...] = ()
-    """All of them, the last one first."""
-    recent: RecentRates = RecentRates()
-    held: Bottleneck | None = None
-    is_over: bool = False
-
-
 class Moment:
     """What a snapshot is read from: a run as it is now, and what its watcher remembers of it."""
 
-    def __init__(self, run: Run, on_disk: OnDisk, known: Remembered) -> None:
-        self.run, self.source, self.tally = run, run.source, run.tally
+    def __init__(self, watcher: "Watcher", *, is_over: bool = False) -> None:
+        run = self.run = watcher.run
+        self.source, self.tally = run.source, run.tally
         self.spent, self.elapsed_s = run.runner.bill.spent, round(run.meter.elapsed_s, 3)
-        self.reward, self.agents, self.arms, self.pending = on_disk
-        self.number, self.run_id, self.failures, self.tail = known[:4]
-        self.at, self.pid, self.output = now_text(), os.getpid(), output_of(run)
-        self.state: State = "ended" if known.is_over else state_of(run)
+        self.reward, self.agents, self.arms, self.pending = watcher.on_disk
+        self.number, self.run_id, self.tail = watcher.num_taken, watcher.run_id, tuple(watcher.tail)
+        self.failures = tuple(sorted(watcher.failures.values(), key=lambda each: -each.number))
+        self.at, self.pid, self.output = now_text(), os.getpid(), watcher.output
+        self.state: State = "ended" if is_over else state_of(run)
         self._count()
         self.ended = self.earlier + self.tally.finished
         self.total = None if self.wanted is None else self.earlier + self.wanted
         self._bill()
         self.finished, self.output_tokens = self.tally.finished, self.tally.output_tokens
-        self.recent_rollouts_per_s, recent = known.recent
+        self.recent_rollouts_per_s, recent = watcher.recent
         self.recent_output_tokens_per_s = recent if self.source.generates else None
         self.left_s, left = None, (self.owed or 0) + self.in_flight + self.parked
         rate = self.recent_rollouts_per_s or self.per_s(self.tally.rollouts)
@@ -130,16 +118,16 @@ class Moment:
         self.limit = self.floor = self.ceiling = limiter()
         if isinstance(limiter, Adaptive):
             self.floor, self.ceiling = limiter.floor, limiter.ceiling
-        self.why, self.changed_at_s = _last_change(limiter, known.changes)
+        self.why, self.changed_at_s = _last_change(limiter, changes := watcher.changes[::-1])
         self.max_cost_usd = run.limits.budget.max_cost_usd
         self.max_total_tokens = run.limits.budget.max_total_tokens
         self.max_minutes = run.limits.max_minutes
-        held = known.held
+        held = watcher.held
         self.holdup = Holdup(held.part, round(held.share, 4), held.sentence) if held else None
         self.stages = dict(run.stages().most_common(MAX_STAGES))
         self.slowest = tuple(_slowest(run))
         self.gauges, self.alarms = dict(self.tally.gauges), tuple(self.tally.alarms[::-1])
-        self.changes = known.changes[:NUM_TAIL]
+        self.changes = tuple(changes[:NUM_TAIL])
 
     def _count(self) -> None:
         run, source, tally, plan = self.run, self.source, self.tally, self.source.counts
@@ -178,22 +166,18 @@ class Moment:
         return self.per_s(number) if self.source.generates else None
 
 
-def output_of(run: Run) -> str:
-    """The path of its rollouts; empty if it keeps none."""
-    return str(Path.cwd() / paths.main) if (paths := run.collection.paths) else ""
-
-
 def snapshot_of(run: Run) -> Snapshot:
     """The snapshot of a run that nobody watches."""
-    return make(Snapshot, Moment(run, OnDisk.of(run), Remembered()))
+    return make(Snapshot, Moment(Watcher(run)))
 
 
 class Watcher:
-    """`snapshot` and `raw`, its JSON, are those of the last second; None before the first."""
+    """`snapshot` and `raw`, its JSON, are those of the last second; None before `begin`."""
 
     def __init__(self, run: Run, control: Control | None = None) -> None:
-        self.run_id = uuid4().hex[:12]
-        self.output = output_of(run)
+        paths = run.collection.paths
+        self.run, self.run_id = run, ""
+        self.output = str(Path.cwd() / paths.main) if paths else ""
         self.snapshot: Snapshot | None = None
         self.raw = b"null"
         self.num_taken = 0
@@ -201,19 +185,26 @@ class Watcher:
         """Called with each snapshot."""
         self.history = b"[]"
         """JSON: past snapshots, in the columns of HISTORY."""
-        self._run, self._control = run, control
+        self.on_disk = OnDisk.of(run)
+        self.tail: deque[Ended] = deque(maxlen=NUM_TAIL)
+        self.failures: dict[str, FailureClass] = {}
+        self.changes = control.changes if control else []
+        self.recent = RecentRates()
+        self.held: Bottleneck | None = None
         self._ended: deque[Outcome] = deque(maxlen=NUM_TAIL)
         """Since the last snapshot: a few seconds' responses at most are held for it."""
-        self._tail: deque[Ended] = deque(maxlen=NUM_TAIL)
-        self._failures: dict[str, FailureClass] = {}
         self._past: deque[tuple[float, int, int]] = deque()
         """Time, rollouts, output tokens."""
-        self._on_disk = OnDisk.of(run)
         self._due = self._on_disk_due = 0.0
         self._points: list[list[float | None]] = []
         self._spacing_s = EVERY_S
-        run.observe(self)
-        run.each_second.append(self.look)
+
+    def begin(self) -> None:
+        """Follow the run, and take the first snapshot."""
+        self.run_id = uuid4().hex[:12]
+        self.run.observe(self)
+        self.run.each_second.append(self.look)
+        self.look()
 
     def end(self) -> Snapshot:
         """Take the last snapshot, of a run that has ended."""
@@ -225,26 +216,25 @@ class Watcher:
         self._ended.append(outcome)
         if not isinstance(outcome, Rollout) and (error := outcome.error) is not None:
             name = type(error).__name__
-            known = self._failures.get(name)
-            if known or len(self._failures) < MAX_CLASSES:
+            known = self.failures.get(name)
+            if known or len(self.failures) < MAX_CLASSES:
                 number = known.number + 1 if known else 1
-                self._failures[name] = FailureClass(name, number, f"{error}"[:MAX_MESSAGE])
+                self.failures[name] = FailureClass(name, number, f"{error}"[:MAX_MESSAGE])
 
-    def look(self) -> Snapshot:
-        """The last snapshot, or a new one if it is due."""
-        if self.snapshot is None or perf_counter() >= self._due:
-            return self._take()
-        return self.snapshot
+    def look(self) -> None:
+        """Take a snapshot if one is due."""
+        if perf_counter() >= self._due:
+            self._take()
 
     def _take(self, *, is_over: bool = False) -> Snapshot:
         now, began = perf_counter(), thread_time()
         if now >= self._on_disk_due:
-            self._on_disk = OnDisk.of(self._run)
+            self.on_disk = OnDisk.of(self.run)
             self._on_disk_due = now + (thread_time() - began) / SHARE
             began = thread_time()
         while self._ended:
             if (ended := _describe_end(self._ended.popleft())) is not None:
-                self._tail.appendleft(ended)
+                self.tail.appendleft(ended)
         self.num_taken += 1
         self.snapshot = self._compute(is_over=is_over)
         self.raw = orjson.dumps(self.snapshot)
@@ -268,21 +258,11 @@ class Watcher:
         self.history = orjson.dumps(points)
 
     def _compute(self, *, is_over: bool) -> Snapshot:
-        changes = self._control.changes if self._control else []
-        known = Remembered(
-            number=self.num_taken,
-            run_id=self.run_id,
-            failures=tuple(sorted(self._failures.values(), key=lambda each: -each.number)),
-            tail=tuple(self._tail),
-            changes=tuple(changes[::-1]),
-            recent=self._rates(),
-            held=self._run.meter.stable_verdict(),
-            is_over=is_over,
-        )
-        return make(Snapshot, Moment(self._run, self._on_disk, known))
+        self.recent, self.held = self._rates(), self.run.meter.stable_verdict()
+        return make(Snapshot, Moment(self, is_over=is_over))
 
     def _rates(self) -> RecentRates:
-        tally, past, now = self._run.tally, self._past, perf_counter()
+        tally, past, now = self.run.tally, self._past, perf_counter()
         past.append((now, tally.rollouts, tally.output_tokens))
         while len(past) > 2 and now - past[0][0] > RECENT_S:
             past.popleft()
