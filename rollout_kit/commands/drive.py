@@ -236,15 +236,16 @@ def say_reasons(run: Run, say: Say) -> None:
 def _say_cost(snapshot: Snapshot, say: Say) -> None:
     """What the run has cost, unless nothing has a price."""
     if cost := snapshot.cost:
-        say(describe_cost(cost, snapshot.finished), event="cost", **asdict(cost))
+        text = describe_cost(cost, snapshot.finished, snapshot.speed.usd_per_minute)
+        say(text, event="cost", **asdict(cost))
 
 
-def describe_cost(cost: Cost, finished: int) -> str:
+def describe_cost(cost: Cost, finished: int, usd_per_minute: float) -> str:
     """The sentence at the end of a run in which so many rollouts have ended."""
     if not cost.priced_usd:
         return "Cost: not known; give the model's server `prices`, in US dollars per million tokens"
     each = f", {dollars(cost.priced_usd / finished)} a rollout" if finished else ""
-    rate = f"{dollars(cost.priced_usd_per_minute)} a minute"
+    rate = f"{dollars(usd_per_minute)} a minute"
     text = f"Cost: {dollars(cost.priced_usd)} in this run{each}, {rate}"
     if cost.unpriced_calls:
         text += f"; the price of {cost.unpriced_calls:,} of {cost.calls:,} model calls is not known"

@@ -183,17 +183,17 @@ def parts_of(snapshot: Snapshot) -> dict[str, str]:
         parts["arms"] = f"arms={worst} {low:.2f}…{best} {high:.2f}"
     if snapshot.holdup:
         parts["bottleneck"] = snapshot.holdup.short()
-    return parts | parts_of_cost(snapshot.cost)
+    return parts | parts_of_cost(snapshot.cost, snapshot.speed.usd_per_minute)
 
 
-def parts_of_cost(cost: Cost | None) -> dict[str, str]:
+def parts_of_cost(cost: Cost | None, usd_per_minute: float) -> dict[str, str]:
     if cost is None or not cost.priced_usd:
         return {}
     least = ">" if cost.unpriced_calls else "="
     end = "" if cost.projected_usd is None else f"→{dollars(cost.projected_usd)}"
     return {
         "cost": f"cost{least}{dollars(cost.priced_usd)}{end}",
-        "burn": f"{dollars(cost.priced_usd_per_minute)}/min",
+        "burn": f"{dollars(usd_per_minute)}/min",
     }
 
 

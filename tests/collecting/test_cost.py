@@ -338,19 +338,20 @@ def test_the_progress_is_told_what_is_spent_and_what_will_be(bench: Bench) -> No
 
 
 def test_the_cost_in_the_progress_line_and_at_the_end() -> None:
-    known = cost(
-        **{"usd": 0.124, "projected_usd": 1.24, "priced_usd": 0.124, "calls": 10},
-        priced_usd_per_minute=0.248,
-    )
-    assert parts_of_cost(known) == {"cost": "cost=$0.12→$1.24", "burn": "$0.25/min"}
+    known = cost(usd=0.124, projected_usd=1.24, priced_usd=0.124, calls=10)
+    assert parts_of_cost(known, 0.248) == {"cost": "cost=$0.12→$1.24", "burn": "$0.25/min"}
     endless = replace(known, projected_usd=None)
-    assert parts_of_cost(endless)["cost"] == "cost=$0.12"
-    assert describe_cost(known, 10) == ("Cost: $0.12 in this run, $0.012 a rollout, $0.25 a minute")
+    assert parts_of_cost(endless, 0.248)["cost"] == "cost=$0.12"
+    assert describe_cost(known, 10, 0.248) == (
+        "Cost: $0.12 in this run, $0.012 a rollout, $0.25 a minute"
+    )
     partly = replace(endless, usd=None, unpriced_calls=1, calls=11)
-    assert parts_of_cost(partly)["cost"] == "cost>$0.12"
-    assert describe_cost(partly, 11).endswith("; the price of 1 of 11 model calls is not known")
-    assert describe_cost(replace(partly, priced_usd=0.0), 11).startswith("Cost: not known")
-    assert parts_of_cost(replace(partly, priced_usd=0.0)) == parts_of_cost(None) == {}
+    assert parts_of_cost(partly, 0.248)["cost"] == "cost>$0.12"
+    assert describe_cost(partly, 11, 0.248).endswith(
+        "; the price of 1 of 11 model calls is not known"
+    )
+    assert describe_cost(replace(partly, priced_usd=0.0), 11, 0.0).startswith("Cost: not known")
+    assert parts_of_cost(replace(partly, priced_usd=0.0), 0.0) == parts_of_cost(None, 0.0) == {}
     assert [dollars(usd) for usd in (0, 0.000017, 0.0042, 0.42, 12.345, 1234.5)] == [
         "$0",
         "$0.000017",

@@ -3,11 +3,14 @@
 import asyncio
 import csv
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +268,28 @@ def test_the_reference_names_every_figure() -> None:
     text = (ROOT / "docs/live.md").read_text()
     for name, kind, about in describe():
         assert f"| `{name}` | {kind} | {about} |" in text
+
+
+def test_a_run_that_dies_within_its_reply_has_ended() -> None:
+    place.make_folder()
+    note = place.Note("abc", os.getpid(), socket.gethostname(), "/x/out.jsonl", "2026")
+
+    def answer(listening: socket.socket, reply: bytes) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(reply)
+
+    with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as pool:
+        with place.address_of(note.socket) as name:
+            listening.bind(name)
+        listening.listen()
+        for reply, problem in (
+            (b'{"changes":[],"dry', "ended during the request"),
+            (b'{"changes":1}\n', "the reply is in another format: Expected `array`"),
+            (b'{"error":"no"}\n', "^no$"),
+        ):
+            answering = pool.submit(answer, listening, reply)
+            with pytest.raises(ConfigError, match=problem):
+                ask(note, {})
+            answering.result()

@@ -39,7 +39,7 @@ def drawn(
     said: list[bytes] = []
     listener = threading.Thread(target=lambda: said.extend(iter(lambda: read(reader), b"")))
     listener.start()
-    figures = {"usd": usd, "projected_usd": usd, "priced_usd": usd, "priced_usd_per_minute": usd}
+    figures = {"usd": usd, "projected_usd": usd, "priced_usd": usd}
     with os.fdopen(terminal, "w", buffering=1) as err:
         shown = Progress(out=io.StringIO(), err=err)
         for number in range(total + 1):
@@ -55,7 +55,7 @@ def drawn(
                     finished=number,
                     this_run=run,
                     counts={"in_flight": 64},
-                    speed={"output_tokens_per_s": 400.0},
+                    speed={"output_tokens_per_s": 400.0, "usd_per_minute": usd},
                     cost=cost(**figures),
                 )
             )

@@ -148,7 +148,7 @@ def _exchange(note: Note, raw: bytes, timeout_s: float) -> bytes:
         raise ConfigError(f"{note.socket} belongs to another user") from None
     except OSError:
         raise _ended(note) from None
-    if not reply:
+    if not reply.endswith(b"\n"):
         raise _ended(note)
     return reply
 

@@ -131,6 +131,10 @@ class Speed:
     output_tokens_per_s: float | None = shown(
         "Output tokens a second.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)
     )
+    usd_per_minute: float = shown(
+        "US dollars a minute, for the calls with a price.",
+        of=lambda it: it.per_s(60 * it.spent.usd),
+    )
     recent_rollouts_per_s: float = shown(
         "Rollouts a second, over the last ten seconds.", curve="throughput/rollouts_per_s"
     )
@@ -154,7 +158,6 @@ class Cost:
     calls: int = shown("Calls of models.", of=lambda it: it.spent.calls)
     unpriced_calls: int = shown("Calls without a price.", of=lambda it: it.spent.unpriced)
     priced_usd: float = shown("Cost of the calls with a price.", of=lambda it: it.spent.usd)
-    priced_usd_per_minute: float = shown("The same a minute, on average.")
 
 
 @declared

@@ -150,8 +150,7 @@ class Moment:
     def _bill(self) -> None:
         spent, finished = self.spent, self.tally.finished
         self.usd, self.requests_429 = spent.cost_usd, spent.throttled
-        self.priced_usd_per_minute = self.per_s(60 * spent.usd)
-        self.usd_per_minute = None if self.usd is None else self.priced_usd_per_minute
+        self.usd_per_minute = None if self.usd is None else self.per_s(60 * self.usd)
         self.projected_usd = None
         if self.usd is not None and self.wanted is not None and finished:
             self.projected_usd = self.usd * max(self.wanted, finished) / finished
