@@ -24,7 +24,7 @@ from rollout_kit.collecting.live import place, watcher
 from rollout_kit.collecting.live.client import AtHead, Here
 from rollout_kit.collecting.live.schema import LIVE, STEER, SteerRequest, encode
 from rollout_kit.collecting.live.site import routes_of
-from rollout_kit.collecting.live.snapshot import Snapshot, describe
+from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.config.keys import HeadServerConfig
 from rollout_kit.errors import ConfigError
@@ -262,12 +262,6 @@ def test_a_figure_that_is_added_to_the_declaration_is_shown_everywhere(tmp_path:
         "prometheus": ["counter", "Jokes so far.", 4],
         "reference": [["num_jokes", "whole number", "Jokes so far."]],
     }
-
-
-def test_the_reference_names_every_figure() -> None:
-    text = (ROOT / "docs/live.md").read_text()
-    for name, kind, about in describe():
-        assert f"| `{name}` | {kind} | {about} |" in text
 
 
 def test_a_run_that_dies_within_its_reply_has_ended() -> None:
