@@ -51,7 +51,7 @@ async def _ask(command: CtlConfig, asked: SteerRequest) -> None:
 @asynccontextmanager
 async def _reached(command: CtlConfig) -> AsyncIterator[Collections]:
     """Context with the collections of this machine, or of that of the head server."""
-    if command.head_server is None:
+    if "head_server" not in command.model_fields_set:
         yield Here()
         return
     from ..launch.head_client import found_head  # sockets need no HTTP

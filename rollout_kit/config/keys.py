@@ -400,8 +400,9 @@ class CtlConfig(Command):
         None, description="Output of the collection to steer, where several run."
     )
     run_id: str | None = Field(None, description="Its id, or the start of it, as listed.")
-    head_server: HeadServerConfig | None = Field(
-        None, description="Head server of an ng_run: its machine's collections, not this one's."
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig,
+        description="Given: the collections on the machine of this ng_run, not on this one.",
     )
     auth_token: str | None = Field(
         None, description="Secret of that ng_run, if it is not in this user's token file."
