@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from rollout_kit import errors
 from rollout_kit.collecting import results
+from rollout_kit.collecting.live.snapshot import describe
 from rollout_kit.config.commands import COMMANDS
 from rollout_kit.config.instance_keys import CommonKeys
 from rollout_kit.config.reference import KeyGroup, KeyRow, list_groups
@@ -201,11 +202,25 @@ def _texts_in(body: Sequence[ast.stmt]) -> dict[str, str]:
     return texts
 
 
+def figures() -> Iterator[str]:
+    """Every figure of a snapshot."""
+    yield "# Figures of a running collection"
+    yield (
+        "A collection takes a snapshot of these figures at most once a second. You get it from"
+        " `ng_ctl +json=true`, for example, or from the routes in [Watching and"
+        " steering](../live.md#from-another-machine). `null` means that a value is not known, or"
+        " that there is none."
+    )
+    rows = (f"| `{name}` | {kind} | {_cell(about)} |" for name, kind, about in describe())
+    yield "\n".join(["| figure | type | meaning |", "|---|---|---|", *rows])
+
+
 PAGES = {
     "commands.md": commands,
     "configuration.md": configuration,
     "errors.md": failures,
     "python-names.md": names,
+    "snapshot.md": figures,
 }
 
 

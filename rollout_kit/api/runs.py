@@ -22,7 +22,7 @@ from ..collecting.plan import (
     output_paths,
     survey_stored,
 )
-from ..collecting.results import Status, finish, write_metrics
+from ..collecting.results import Status, finish, write_interim
 from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run
 from ..collecting.sources import TaskSource
@@ -188,7 +188,7 @@ class Running(ABC):
                     finally:
                         closing.add(closed)
                         await outcomes.aclose()
-                self.metrics, self.status = finish(run)
+                self.metrics, self.status, _ = finish(run)
         finally:
             self._run = None
             closing.discard(closed)
@@ -213,7 +213,7 @@ class Running(ABC):
             collection,
             say=log_event,
             ends=self._servers.ends,
-            write_metrics=partial(write_metrics, lists_groups=False),
+            write_metrics=write_interim,
         )
 
     def _beside(self, run: Run) -> AbstractAsyncContextManager[object]:

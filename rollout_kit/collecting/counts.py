@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..store.compact import Keys
 from ..store.lines import Malformed
@@ -193,13 +192,23 @@ class RunSource(ABC):
     def repeats(self) -> int:
         """Rollouts that each task is meant to have."""
 
-    @abstractmethod
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of the plan."""
+        return self.counts.tasks
+
+    @property
+    def num_in_scope(self) -> int:
+        """Planned rollouts that count in the metrics."""
+        return self.counts.planned
+
+    def num_on_disk(self, tally: Tally) -> int:
+        """Planned rollouts that are on disk."""
+        return self.counts.done + tally.rollouts
+
     def num_missing(self, tally: Tally) -> int:
         """Planned rollouts that are not on disk."""
-
-    @abstractmethod
-    def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
-        """The counts of the metrics file."""
+        return max(0, self.counts.planned - self.num_on_disk(tally))
 
     def input_entry(self) -> JsonObject | None:
         """This run's input, as the manifest remembers it."""

@@ -1,10 +1,14 @@
 """What a run leaves in its files beside the rollouts: the metrics, and how it ended."""
 
+from dataclasses import asdict
 from enum import IntEnum
+from typing import NamedTuple
 
 from ..reading import read_object
 from ..store.files import write_json
 from ..types import JsonObject
+from .live.snapshot import Snapshot
+from .live.watcher import snapshot_of
 from .pacing.limiter import Adaptive
 from .run import Ending, Run
 
@@ -22,12 +26,20 @@ class Status(IntEnum):
     """You ended the run with Ctrl-C. The same command continues it."""
 
 
-def write_metrics(run: Run, *, lists_groups: bool = True) -> JsonObject:
+class Results(NamedTuple):
+    """The metrics of a run that has ended, how it ended, and its last figures."""
+
+    metrics: JsonObject
+    status: Status
+    snapshot: Snapshot
+
+
+def write_metrics(run: Run, snapshot: Snapshot, *, lists_groups: bool = True) -> JsonObject:
     """Write the metrics file, unless it is disabled; returns its content.
 
     A run without rollouts keeps what only a busy run can measure from the file of an earlier one.
     """
-    metrics, paths = _measure(run, lists_groups), run.collection.paths
+    metrics, paths = _measure(run, snapshot, lists_groups), run.collection.paths
     earlier = {} if run.tally.rollouts or not paths else read_object(paths.metrics)
     if not run.tally.rollouts:
         metrics["throughput"] = earlier.get("throughput") or {}
@@ -35,33 +47,39 @@ def write_metrics(run: Run, *, lists_groups: bool = True) -> JsonObject:
         for name in ("audit",) if is_measured else ("audit", "bottleneck", "parallelism"):
             if name in earlier:
                 metrics[name] = earlier[name]
-    if this_run := cost_of(run) or (earlier.get("cost") or {}).get("run"):
-        metrics["cost"] = {**metrics.get("cost", {}), "run": this_run}
+    cost = asdict(snapshot.cost) if snapshot.cost else (earlier.get("cost") or {}).get("run")
+    if cost:
+        metrics["cost"] = {**metrics.get("cost", {}), "run": cost}
     if paths and has_metrics_file(run):
         write_json(paths.metrics, metrics)
     return metrics
 
 
-def finish(run: Run) -> tuple[JsonObject, Status]:
-    """Write metrics and manifest; returns the metrics and how the run ended."""
-    metrics = write_metrics(run)
-    counts, source = metrics["counts"], run.source
-    missing, ending = source.num_missing(run.tally), run.ending
-    without_result = counts["failed"] + counts["unverified"] + counts.get("left_out", 0)
+def write_interim(run: Run) -> None:
+    """Write the metrics file of a run that goes on."""
+    write_metrics(run, snapshot_of(run), lists_groups=False)
+
+
+def finish(run: Run) -> Results:
+    """Write metrics and manifest of a run that has ended."""
+    snapshot = snapshot_of(run)
+    metrics = write_metrics(run, snapshot)
+    counts, source, ending = snapshot.counts, run.source, run.ending
+    without_result = counts.failed + counts.pending + counts.left_out
     may_ask_more = source.reads_as_asked and source.is_open_ended
-    if ending is Ending.LIMIT and missing <= without_result and not may_ask_more:
+    if ending is Ending.LIMIT and counts.missing <= without_result and not may_ask_more:
         ending = Ending.DONE  # the last rollouts reached it
-    tolerated = run.command.max_failed_fraction * (source.counts.planned + source.counts.malformed)
+    tolerated = run.command.max_failed_fraction * (source.counts.planned + counts.malformed)
     if ending is not Ending.DONE:
         status = Status.INTERRUPTED if ending is Ending.INTERRUPTED else Status.LIMIT_REACHED
     else:
         scoring = run.scoring
         lost = run.command.max_failed_fraction * scoring.planned < len(scoring.tally.failed)
-        has_all = missing + source.counts.malformed <= tolerated and not lost
+        has_all = counts.missing + counts.malformed <= tolerated and not lost
         status = Status.FINISHED if has_all else Status.NO_RESULT
     run.ending = ending
     note(run, metrics, status)
-    return metrics, status
+    return Results(metrics, status, snapshot)
 
 
 def note(run: Run, metrics: JsonObject, status: Status) -> None:
@@ -81,32 +99,27 @@ def has_metrics_file(run: Run) -> bool:
     return not run.command.disable_aggregation and run.command.only is None
 
 
-def cost_of(run: Run) -> JsonObject | None:
-    """What the run has cost so far; None if nothing has a price."""
-    bill, source = run.runner.bill, run.source
-    if bill.is_empty:
-        return None
-    wanted = None if source.is_open_ended else source.counts.planned - source.counts.done
-    return bill.figures(run.tally.finished, wanted, run.meter.elapsed_s)
-
-
-def _measure(run: Run, lists_groups: bool) -> JsonObject:
-    source, tally = run.source, run.tally
-    num_parked = tally.unverified  # without an output, only this run knows them
-    if run.collection.paths:
-        num_parked = run.collection.journal.num_parked(source.is_of_this_run)
+def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
+    source, counts, speed = run.source, snapshot.counts, snapshot.speed
     metrics = run.metrics.report(
-        source.metric_counts(run.metrics, tally, num_parked),
         {
-            "rollouts": tally.rollouts,
-            "output_tokens": tally.output_tokens if source.generates else 0,
-            "elapsed_s": round(run.meter.elapsed_s, 3),
-            "requests_429": run.runner.bill.spent.throttled,
+            "tasks": counts.tasks,
+            "planned": counts.measured,
+            "unverified": counts.pending,
+            "failed": counts.failed,
+            "malformed": counts.malformed,
+            **({} if source.generates else {"left_out": counts.left_out}),
+        },
+        {
+            "rollouts_per_s": speed.rollouts_per_s,
+            "output_tokens_per_s": speed.output_tokens_per_s or 0.0,
+            "elapsed_s": snapshot.elapsed_s,
+            "requests_429": snapshot.this_run.requests_429,
         },
         source.repeats,
         lists_groups=lists_groups,
     )
-    if run.audit and tally.rollouts:
+    if run.audit and run.tally.rollouts:
         metrics["audit"] = run.audit.figures()
     if bottleneck := run.meter.verdict():
         metrics["bottleneck"] = bottleneck.figures()

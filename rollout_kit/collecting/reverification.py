@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from ..analysis.metrics.changed_verdicts import Comparison
-from ..analysis.metrics.summary import Metrics
-from ..analysis.metrics.tally import Tally
 from ..config.instances import AGENTS
 from ..config.keys import ReverifyConfig
 from ..config.load import Config
@@ -160,7 +158,6 @@ class StoredSource(RunSource):
             self._scopes[agent] = min(shared, self._scopes.get(agent, shared))
         in_scope = [key for key in self.survey.rows if self.covers(key.agent, key.scope)]
         self.arm_ids = list(dict.fromkeys(filter(None, map(arm_of_key, in_scope))))
-        self.num_in_scope = len(in_scope)
         self._per_task = Counter((key.agent, key.task_id) for key in in_scope)
         self.counts = self._counts()
         self._attempts = Attempts(self._find_owed())
@@ -209,18 +206,13 @@ class StoredSource(RunSource):
     def own_results(self) -> JsonObject:
         return {"verdicts": self.comparison.figures()}
 
-    def num_missing(self, tally: Tally) -> int:
-        return self.counts.planned - self.counts.done - tally.rollouts
+    @property
+    def num_tasks(self) -> int:
+        return len(self._per_task)
 
-    def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
-        return {
-            "tasks": max(len(self._per_task), metrics.tasks),
-            "planned": max(self.num_in_scope, metrics.rollouts),
-            "unverified": num_parked,
-            "failed": tally.failed,
-            "malformed": self.counts.malformed,
-            "left_out": self.counts.left_out,
-        }
+    @property
+    def num_in_scope(self) -> int:
+        return sum(self._per_task.values())
 
     @property
     def repeats(self) -> int:

@@ -33,7 +33,7 @@ from .pacing.meter import Meter
 from .pacing.watch import SAY_EVERY_S, Watch
 from .parallel import ParallelLimit
 from .plan import Collection
-from .schedule import Attempts, Later, Schedule
+from .schedule import Attempts, Schedule
 from .tracebacks import Tracebacks
 
 TICK_S = 1.0
@@ -75,13 +75,14 @@ class Run:
         *,
         say: Say,
         ends: Sequence["asyncio.Task[str]"] = (),
-        attempts: Iterator[Attempt | Later] | None = None,
+        attempts: Sequence[Attempt] | None = None,
         write_metrics: Callable[["Run"], object] = lambda run: None,
         on_counted: Callable[[], object] = lambda: None,
     ) -> None:
         command, runner, source = collection.command, collection.runner, collection.source
         self.collection = collection
         self.command, self.runner, self.source = command, runner, source
+        self.num_given = None if attempts is None else len(attempts)
         self.ending = Ending.DONE
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
@@ -104,7 +105,7 @@ class Run:
         parts = self.groups, collection, self.metrics, self.end_with
         self.scoring = GroupScoring(*parts, is_whole=is_whole)
         self.schedule = Schedule(
-            source if attempts is None else Attempts(attempts),
+            source if attempts is None else Attempts(iter(attempts)),
             runner.begin,
             self.groups,
             within(self.parallel, self.limits.budget),

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 
-from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..config.keys import CollectConfig
 from ..errors import ConfigError
@@ -286,19 +285,8 @@ class TaskSource(RunSource):
             **({"shard": shard.spell()} if (shard := self._command.shard) else {}),
         }
 
-    def num_missing(self, tally: Tally) -> int:
-        """Planned rollouts that are not on disk."""
-        return max(0, self.counts.planned - self._num_on_disk(tally))
-
-    def metric_counts(self, metrics: Metrics, tally: Tally, num_parked: int) -> JsonObject:
-        beyond = max(0, metrics.rollouts - self._num_on_disk(tally))
-        return {
-            "tasks": max(self.counts.tasks, metrics.tasks),
-            "planned": self.counts.planned + beyond,
-            "unverified": num_parked,
-            "failed": tally.failed + self.counts.refused,
-            "malformed": self.counts.malformed,
-        }
+    def num_on_disk(self, tally: Tally) -> int:
+        return super().num_on_disk(tally) - self._num_unplanned
 
     def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
         """What is to be collected of these tasks."""
@@ -317,10 +305,6 @@ class TaskSource(RunSource):
         if isinstance(attempt, Later) or not (turns := self._journal.find_turns(attempt.key)):
             return attempt
         return attempt._replace(turns=turns)
-
-    def _num_on_disk(self, tally: Tally) -> int:
-        """Rollouts of this plan that are on disk."""
-        return self.counts.done + tally.rollouts - self._num_unplanned
 
     def _refused_keys(self) -> Collection[Key]:
         return self._contents.refused if self.wanted.only is None else ()

@@ -81,12 +81,12 @@ async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Sta
     if not attempts:
         progress.say("Nothing is owed: there is nothing to estimate.")
         return Status.FINISHED
-    run = make_run(collection, ends, progress, iter(attempts))
+    run = make_run(collection, ends, progress, attempts)
     await run.warm_up()
     canary = Canary(collection.tariffs)
     run.observe(canary)
-    await drive(run, progress, total=len(attempts))
-    _, status = finish(run)
+    await drive(run, progress)
+    status = finish(run).status
     if run.ending is Ending.INTERRUPTED or len(canary.samples) < len(attempts):
         # those that have ended are the short ones
         progress.say(

@@ -45,7 +45,6 @@ async def collect_through(
                 status = await confirm(first, servers.ends, progress)
             if status is not None:
                 return status
-            progress = progress.for_another_run()
         async with work.collection(progress) as collection:
             if command.dry_run:
                 return show_first_request(collection, progress)

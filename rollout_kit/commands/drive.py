@@ -2,8 +2,9 @@
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import orjson
 
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
+from ..collecting.live.snapshot import Cost, PlanCounts, Snapshot
 from ..collecting.live.watcher import Reader, Watcher
+from ..collecting.pacing.bill import dollars
 from ..collecting.plan import Collection
-from ..collecting.results import Status, cost_of, finish, has_metrics_file, write_metrics
+from ..collecting.results import Status, finish, has_metrics_file, write_interim
 from ..collecting.run import Ending, Run
 from ..collecting.schedule import Later
 from ..collecting.trackers.tracking import track
@@ -22,7 +25,7 @@ from ..config.replaced import explain
 from ..errors import ConfigError, number_of
 from ..serving.transport.loop import interrupts
 from ..store.lines import row_of, without_verdict
-from ..types import Attempt, JsonObject, Say
+from ..types import Attempt, Say
 from .plan_text import closing_lines, find_missing_of, plan_notes
 from .progress import Progress
 from .throughput_log import log_run
@@ -115,7 +118,7 @@ def make_run(
     collection: Collection,
     ends: Ends,
     progress: Progress,
-    attempts: Iterator[Attempt | Later] | None = None,
+    attempts: Sequence[Attempt] | None = None,
 ) -> Run:
     """The run of a prepared collection; of all that is owed unless `attempts` are given."""
     return Run(
@@ -123,51 +126,39 @@ def make_run(
         say=progress.say,
         ends=ends,
         attempts=attempts,
-        write_metrics=partial(write_metrics, lists_groups=False),
+        write_metrics=write_interim,
         on_counted=partial(_show_total, collection, progress),
     )
 
 
-async def drive(
-    run: Run, progress: Progress, total: int | None = None, readers: Sequence[Reader] = ()
-) -> None:
-    """Run to the end while people see the progress, of `total` rollouts or of the whole plan."""
-    counts = run.source.counts
-    if total is not None:
-        progress.start(total, 0, run)
-    elif run.source.is_open_ended:
-        progress.start(None, counts.done, run)
-    else:
-        progress.start(counts.planned - counts.left_out, counts.done, run)
+async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) -> None:
+    """Run to the end while people see the progress."""
     control = Control(run, progress.say)
-    watcher = Watcher(run, progress.figures, control)
+    watcher = Watcher(run, control)
     watcher.readers += readers
     watcher.begin()
+    progress.read(watcher.snapshot)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_door(control, watcher, progress.say))
-        if (command := run.command).dashboard:
-            from ..collecting.live.site import (  # a run without a page needs no server
-                OwnPanel,
-                open_page,
-            )
+        door = open_door(control, watcher, progress.say)
+        own, command = await stack.enter_async_context(door), run.command
+        if command.dashboard:
+            from ..collecting.live.site import open_page  # a run without a page needs no server
 
-            panel, port = OwnPanel(control, watcher), command.dashboard_port
-            page = open_page(panel, port, "dashboard_port", progress.say)
-            await stack.enter_async_context(page)
+            port, key = command.dashboard_port, "dashboard_port"
+            await stack.enter_async_context(open_page(own, "page", port, key, progress.say))
         with interrupts(run.interrupt):
             try:
-                async for outcomes in run.batches():
-                    progress.update(outcomes, run.schedule.in_flight)
+                # in this task, where a closed pipe ends the run
+                async for _ in run.batches():
+                    progress.read(watcher.snapshot)
             finally:
-                progress.close()
-                watcher.end()
+                progress.read(watcher.end())
 
 
 def _show_total(collection: Collection, progress: Progress) -> None:
     """Show the plan of a long input, once it is counted."""
     if collection.source.is_open_ended:  # it has no end
         return
-    progress.set_total(collection.source.counts.planned)
     _say_plan(collection, progress)
 
 
@@ -209,27 +200,27 @@ MAX_WORST = 3
 
 def report(run: Run, progress: Progress) -> Status:
     """Write and print the results; returns how the run ended."""
-    metrics, status = finish(run)
+    metrics, status, snapshot = finish(run)
     say, is_whole = progress.say, run.command.only is None
     if is_whole:
         if not progress.as_json:
             _say_headline(run, metrics, say)
-        _say_what_is_missing(run, metrics["counts"], say)
+        _say_what_is_missing(run, snapshot.counts, say)
         if not progress.as_json:
             _say_worst_tasks(run, say)
-        say_cost(run, say)
+        _say_cost(snapshot, say)
         progress.report(metrics)
         _say_groups(run, say)
-        _say_bottleneck(run, progress)
+        _say_bottleneck(run, snapshot, progress)
         if run.audit:
             say("\n".join(run.audit.lines()), event="audit", **run.audit.figures())
     else:  # one rollout says nothing about the run
-        say_cost(run, say)
-        _say_what_is_missing(run, metrics["counts"], say)
+        _say_cost(snapshot, say)
+        _say_what_is_missing(run, snapshot.counts, say)
     for line in closing_lines(run.source):
         say(line)
     _say_files(run, say)
-    _say_what_to_do(run, say)
+    _say_what_to_do(run, snapshot.counts, say)
     return status
 
 
@@ -242,11 +233,23 @@ def say_reasons(run: Run, say: Say) -> None:
         say(f"  … and {len(reasons) - MAX_REASONS:,} other reasons")
 
 
-def say_cost(run: Run, say: Say) -> None:
+def _say_cost(snapshot: Snapshot, say: Say) -> None:
     """What the run has cost, unless nothing has a price."""
-    if cost := cost_of(run):
-        text = run.runner.bill.sentence(run.tally.finished, run.meter.elapsed_s)
-        say(text, event="cost", **cost)
+    if cost := snapshot.cost:
+        text = describe_cost(cost, snapshot.finished, snapshot.speed.usd_per_minute)
+        say(text, event="cost", **asdict(cost))
+
+
+def describe_cost(cost: Cost, finished: int, usd_per_minute: float) -> str:
+    """The sentence at the end of a run in which so many rollouts have ended."""
+    if not cost.priced_usd:
+        return "Cost: not known; give the model's server `prices`, in US dollars per million tokens"
+    each = f", {dollars(cost.priced_usd / finished)} a rollout" if finished else ""
+    rate = f"{dollars(usd_per_minute)} a minute"
+    text = f"Cost: {dollars(cost.priced_usd)} in this run{each}, {rate}"
+    if cost.unpriced_calls:
+        text += f"; the price of {cost.unpriced_calls:,} of {cost.calls:,} model calls is not known"
+    return text
 
 
 def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
@@ -315,14 +318,14 @@ def _say_worst_tasks(run: Run, say: Say) -> None:
             say(f"Worst tasks{f' of {agent}' if len(agents) > 1 else ''}: {', '.join(listed)}")
 
 
-def _say_what_is_missing(run: Run, counts: JsonObject, say: Say) -> None:
+def _say_what_is_missing(run: Run, counts: PlanCounts, say: Say) -> None:
     """Planned rollouts without a result, by kind and by reason."""
-    waits = "waits for its verdict" if counts["unverified"] == 1 else "wait for their verdict"
-    kinds = {"failed": "failed", "unverified": waits, "left_out": "left out"}
-    what = [f"{counts[name]:,} {text}" for name, text in kinds.items() if counts.get(name)]
-    what += [number_of(counts["malformed"], "malformed line")] if counts["malformed"] else []
+    waits = "waits for its verdict" if counts.pending == 1 else "wait for their verdict"
+    kinds = {"failed": counts.failed, waits: counts.pending, "left out": counts.left_out}
+    what = [f"{number:,} {text}" for text, number in kinds.items() if number]
+    what += [number_of(counts.malformed, "malformed line")] if counts.malformed else []
     if what:
-        is_named = counts["failed"] or counts["unverified"] or counts["malformed"]
+        is_named = counts.failed or counts.pending or counts.malformed
         paths = run.collection.paths if is_named else None
         named = f"; each is named in {paths.failures}" if paths else ""
         say(f"Without a {run.source.lacks}: {', '.join(what)}{named}")
@@ -336,12 +339,12 @@ def _say_groups(run: Run, say: Say) -> None:
         say(text, event="groups", **scoring.figures())
 
 
-def _say_bottleneck(run: Run, progress: Progress) -> None:
+def _say_bottleneck(run: Run, snapshot: Snapshot, progress: Progress) -> None:
     """What held the run up, and the run's line in the throughput log."""
     if bottleneck := run.meter.verdict():
         progress.say(bottleneck.sentence, event="bottleneck", **bottleneck.figures())
     try:
-        log_run(run)
+        log_run(run.command, snapshot, bottleneck.short() if bottleneck else "")
     except ConfigError as error:  # the rollouts are on disk, so the run has not failed
         progress.say(f"warning: {error}")
 
@@ -362,19 +365,17 @@ def _has_lines(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _say_what_to_do(run: Run, say: Say) -> None:
+def _say_what_to_do(run: Run, counts: PlanCounts, say: Say) -> None:
     """The commands that continue, or verify what was left for later."""
-    source, tally, lines = run.source, run.tally, run.collection.lines
-    settled = source.counts.left_out
-    if refused := source.counts.refused + tally.refused:
-        settled += refused
+    lines, settled = run.collection.lines, counts.left_out + counts.refused
+    if counts.refused:
         say(
-            f"{number_of(refused, 'rollout')} failed permanently and will not be retried; the"
-            " 'repro' command in the failures file retries one"
+            f"{number_of(counts.refused, 'rollout')} failed permanently and will not be retried;"
+            " the 'repro' command in the failures file retries one"
         )
-    if (missing := source.num_missing(tally)) > settled:
+    if counts.missing > settled:
         verb = "tries again" if run.ending is Ending.DONE else "continues"
-        left = number_of(missing - settled, "rollout")
+        left = number_of(counts.missing - settled, "rollout")
         say(f"Still to come: {left}. This {verb}:\n  {lines.again}")
     plans, parts = run.runner.agents, run.metrics.agents
     verified = {

@@ -6,25 +6,21 @@ Only modules of this room print.
 import json
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 import orjson
 from tqdm import tqdm
 
-from ..collecting.live.figures import RunFigures
-from ..collecting.pacing.bill import Bill
-from ..collecting.run import Run
-from ..types import Outcome
+from ..collecting.live.snapshot import Cost, Snapshot
+from ..collecting.pacing.bill import dollars
+from ..types import JsonObject
 
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 30.0
 """Seconds between two lines in a log file."""
-
-REDRAW_EVERY_S = 0.2
 
 SMALLEST_BAR = 6
 """Columns of the smallest useful bar, its ends included."""
@@ -47,33 +43,19 @@ SPARED_FIRST = (
 
 @dataclass(slots=True)
 class Progress:
-    """Follows one run. `as_json` prints one object per line instead of anything for people."""
+    """Shows the snapshots of one run after another. `as_json` prints one object per line instead of
+    anything for people."""
 
     as_json: bool = False
     title: str = "Collecting rollouts"
-    generates: bool = True
-    """Whether the tokens of a rollout are this run's."""
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
-    in_flight: int = 0
-    bill: Bill | None = None
-    """Cost of the run, if it is known."""
-    clock: Callable[[], float] = time.monotonic
-    figures: RunFigures = field(init=False)
-    _shown_at: float = 0.0
+    _seen: Snapshot | None = None
+    _shown_s: float = 0.0
+    """Time of the run that the last line is of."""
     _bar: Any = None
     _is_cut: bool = False
     """Whether lines could not be printed."""
-
-    def __post_init__(self) -> None:
-        self.figures = RunFigures(bill=self.bill, generates=self.generates, clock=self.clock)
-        self.figures.began = self.clock()
-
-    def for_another_run(self) -> "Progress":
-        """The same display with nothing counted yet."""
-        return Progress(
-            self.as_json, self.title, self.generates, self.out, self.err, clock=self.clock
-        )
 
     def say(self, text: str, **fields: Any) -> None:
         """Print a line for people, or its fields as JSON."""
@@ -84,68 +66,64 @@ class Progress:
         else:
             self._print(text, self.out)
 
-    def start(self, total: int | None, done: int, run: Run | None = None) -> None:
-        """Start the clock; `run` gives the figures beyond the outcomes."""
-        self.figures.start(total, done, run)
-        self._shown_at = self.figures.began
-        if not self.as_json and self.err.isatty():
-            self._bar = tqdm(
-                total=total,
-                initial=done,
-                desc=self.title,
-                file=self.err,
-                mininterval=REDRAW_EVERY_S,
-                dynamic_ncols=True,
-            )
-
-    def set_total(self, total: int) -> None:
-        self.figures.total = total
-        if self._bar is not None:
-            self._bar.total = total
-
-    def update(self, outcomes: Iterable[Outcome], in_flight: int) -> None:
-        """Count outcomes; redraw only as often as people can read."""
-        self.in_flight = in_flight
-        if self.figures.run is None:  # else the run has counted them
-            for outcome in outcomes:
-                self.figures.tally.take(outcome)
-        self._show()
-
-    def _show(self) -> None:
-        now = self.clock()
-        every = REDRAW_EVERY_S if self._bar is not None else LOG_EVERY_S
-        if now - self._shown_at < every:
+    def read(self, snapshot: Snapshot | None) -> None:
+        """Show a snapshot: each on a terminal, and few of them in a log. The last state of the bar
+        stays on the screen."""
+        if snapshot is None or snapshot is self._seen:
             return
-        self._shown_at = now
-        self.figures.look()
-        self._draw()
+        self._seen, is_over = snapshot, snapshot.state == "ended"
+        if snapshot.number == 1:
+            self._shown_s = 0.0
+        if self._bar is None and not (self.as_json or is_over) and self.err.isatty():
+            self._bar = self._open_bar(snapshot)
+        is_due = snapshot.elapsed_s - self._shown_s >= LOG_EVERY_S
+        if self._bar is not None:
+            self._draw_bar(snapshot)
+        elif snapshot.finished if is_over else is_due:
+            self._shown_s = snapshot.elapsed_s
+            if self.as_json:
+                self._print_json({"event": "progress", **fields_of(snapshot)})
+            else:
+                self._print(self._line(snapshot), self.err)
+        if is_over and self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
-    def _draw(self) -> None:
-        if self.as_json:
-            self._print_json({"event": "progress", **self._fields()})
-        elif self._bar is not None:
-            title, figures = self._fitting(self._bar)
-            self._bar.set_description_str(title, refresh=False)
-            self._bar.set_postfix_str(figures, refresh=False)
-            self._bar.update(self.figures.finished - self._bar.n)
-        else:
-            self._print(self._line(), self.err)
+    def _open_bar(self, snapshot: Snapshot) -> Any:
+        return tqdm(
+            total=snapshot.this_run.total,
+            initial=snapshot.this_run.earlier,
+            desc=self.title,
+            file=self.err,
+            mininterval=0,
+            miniters=0,
+            dynamic_ncols=True,
+        )
 
-    def _line(self) -> str:
+    def _draw_bar(self, snapshot: Snapshot) -> None:
+        bar, run = self._bar, snapshot.this_run
+        bar.total, bar.initial = run.total, run.earlier
+        title, figures = self._fit(bar, run.ended, parts_of(snapshot))
+        bar.set_description_str(title, refresh=False)
+        bar.set_postfix_str(figures, refresh=False)
+        bar.update(run.ended - bar.n)
+
+    def _line(self, snapshot: Snapshot) -> str:
+        run = snapshot.this_run
         return tqdm.format_meter(
-            self.figures.finished,
-            self.figures.total,  # type: ignore[arg-type]  (None: a total that is not known yet)
-            max(self.figures.elapsed_s, 1e-6),
+            run.ended,
+            run.total,  # type: ignore[arg-type]  (None: a total that is not known yet)
+            max(snapshot.elapsed_s, 1e-6),
             prefix=self.title,
-            postfix=self._postfix(),
-            initial=self.figures.initial,
+            postfix=", ".join(parts_of(snapshot).values()),
+            initial=run.earlier,
             ncols=None,
         )
 
-    def _fitting(self, bar: Any) -> tuple[str, str]:
+    def _fit(self, bar: Any, finished: int, parts: dict[str, str]) -> tuple[str, str]:
         """Title and figures, as far as the terminal has room for them: tqdm cuts the end off."""
-        state = {**bar.format_dict, "n": self.figures.finished, "ncols": 0}
-        columns, title, parts = bar.format_dict["ncols"], self.title, self._parts()
+        state = {**bar.format_dict, "n": finished, "ncols": 0}
+        columns, title = bar.format_dict["ncols"], self.title
         spared = iter(SPARED_FIRST)
         while columns:
             state |= {"prefix": title, "postfix": ", ".join(parts.values())}
@@ -158,62 +136,6 @@ class Progress:
             else:
                 break
         return title, ", ".join(parts.values())
-
-    def _postfix(self) -> str:
-        return ", ".join(self._parts().values())
-
-    def _parts(self) -> dict[str, str]:
-        figures, tally = self.figures, self.figures.tally
-        parts = {} if figures.reward is None else {"reward": f"reward={figures.reward:.3f}"}
-        if figures.output_tokens_per_s is not None:
-            parts["tokens"] = f"tok/s={figures.output_tokens_per_s:.0f}"
-        limit = "" if figures.moving_limit is None else f"/{figures.moving_limit}"
-        parts["in_flight"] = f"in flight={self.in_flight}{limit}"
-        parts["failed" if tally.failed else "none_failed"] = f"failed={tally.failed}"
-        if tally.unverified:
-            parts["unverified"] = f"unverified={tally.unverified}"
-        if number := figures.requests_429:
-            parts["requests_429"] = f"429s={number}"
-        if shown := self._shown_arms():
-            parts["arms"] = shown
-        if figures.bottleneck:
-            parts["bottleneck"] = figures.bottleneck.short()
-        return parts | figures.cost_parts()
-
-    def _shown_arms(self) -> str:
-        """The arms with the lowest and the highest reward; empty for fewer than two."""
-        ranked = sorted((reward, arm) for arm, reward in self.figures.arm_rewards.items())
-        if len(ranked) < 2:
-            return ""
-        return f"arms={ranked[0][1]} {ranked[0][0]:.2f}…{ranked[-1][1]} {ranked[-1][0]:.2f}"
-
-    def _fields(self) -> dict[str, Any]:
-        figures, tally, limit = self.figures, self.figures.tally, self.figures.moving_limit
-        arms, cost = figures.arm_rewards, figures.cost()
-        return {
-            "finished": figures.finished,
-            "total": figures.total,
-            "elapsed_s": round(figures.elapsed_s, 3),
-            "rollouts_per_s": round(figures.rollouts_per_s, 3),
-            "reward": figures.reward,
-            "in_flight": self.in_flight,
-            **({} if limit is None else {"limit": limit}),
-            "failed": tally.failed,
-            "unverified": tally.unverified,
-            "requests_429": figures.requests_429,
-            **({"arms": arms} if arms else {}),
-            "bottleneck": figures.bottleneck.part if figures.bottleneck else None,
-            **({"cost": cost} if cost else {}),
-        }
-
-    def close(self) -> None:
-        """The clock stops; the last state of the bar stays on the screen."""
-        self.figures.stop()
-        if self.figures.tally.finished or self._bar is not None:
-            self._draw()
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """The headline metrics for people; for programs everything but the lists of tasks."""
@@ -240,6 +162,65 @@ class Progress:
 
     def _print_json(self, fields: Mapping[str, Any]) -> None:
         self._print(orjson.dumps(fields).decode(), self.out)
+
+
+def parts_of(snapshot: Snapshot) -> dict[str, str]:
+    """The figures behind the bar."""
+    run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
+    parts = {} if run.reward is None else {"reward": f"reward={run.reward:.3f}"}
+    if (tokens := snapshot.speed.output_tokens_per_s) is not None:
+        parts["tokens"] = f"tok/s={tokens:.0f}"
+    limit = f"/{parallel.limit}" if parallel.adapts else ""
+    parts["in_flight"] = f"in flight={counts.in_flight}{limit}"
+    parts["failed" if run.failed else "none_failed"] = f"failed={run.failed}"
+    if counts.unverified:
+        parts["unverified"] = f"unverified={counts.unverified}"
+    if run.requests_429:
+        parts["requests_429"] = f"429s={run.requests_429}"
+    ranked = sorted((reward, arm) for arm, reward in arm_rewards(snapshot).items())
+    if len(ranked) > 1:
+        (low, worst), *_, (high, best) = ranked
+        parts["arms"] = f"arms={worst} {low:.2f}…{best} {high:.2f}"
+    if snapshot.holdup:
+        parts["bottleneck"] = snapshot.holdup.short()
+    return parts | parts_of_cost(snapshot.cost, snapshot.speed.usd_per_minute)
+
+
+def parts_of_cost(cost: Cost | None, usd_per_minute: float) -> dict[str, str]:
+    if cost is None or not cost.priced_usd:
+        return {}
+    least = ">" if cost.unpriced_calls else "="
+    end = "" if cost.projected_usd is None else f"→{dollars(cost.projected_usd)}"
+    return {
+        "cost": f"cost{least}{dollars(cost.priced_usd)}{end}",
+        "burn": f"{dollars(usd_per_minute)}/min",
+    }
+
+
+def fields_of(snapshot: Snapshot) -> JsonObject:
+    """The figures for a program."""
+    run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
+    arms, cost, holdup = arm_rewards(snapshot), snapshot.cost, snapshot.holdup
+    return {
+        "finished": run.ended,
+        "total": run.total,
+        "elapsed_s": snapshot.elapsed_s,
+        "rollouts_per_s": round(snapshot.speed.rollouts_per_s, 3),
+        "reward": run.reward,
+        "in_flight": counts.in_flight,
+        **({"limit": parallel.limit} if parallel.adapts else {}),
+        "failed": run.failed,
+        "unverified": counts.unverified,
+        "requests_429": run.requests_429,
+        **({"arms": arms} if arms else {}),
+        "bottleneck": holdup.part if holdup else None,
+        **({"cost": asdict(cost)} if cost else {}),
+    }
+
+
+def arm_rewards(snapshot: Snapshot) -> dict[str, float]:
+    """Arm → its mean reward, for the arms that have one."""
+    return {each.name: each.reward.value for each in snapshot.arms if each.reward}
 
 
 def _headline(metrics: Mapping[str, Any]) -> dict[str, float]:

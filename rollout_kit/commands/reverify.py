@@ -85,7 +85,7 @@ async def stored_file(command: ReverifyConfig) -> AsyncIterator[StoredFile]:
 def main(words: list[str]) -> int:
     config = entry.load(words, ReverifyConfig)
     title = "Verifying rollouts"
-    progress = Progress(as_json=config.command.json_output, title=title, generates=False)
+    progress = Progress(as_json=config.command.json_output, title=title)
     status = loop.run(reverify(config, words, progress))
     entry.flush()
     return status

@@ -10,6 +10,9 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ..collecting.cluster.nodes import nodes_for
+from ..collecting.live.client import Here
+from ..collecting.live.schema import STEER
+from ..collecting.live.site import routes_of
 from ..config.keys import RunConfig
 from ..config.load import Config
 from ..config.replaced import explain
@@ -105,7 +108,9 @@ async def _serve(config: Config[RunConfig]) -> int:
         console.say(mask(clause, config.secrets))
     try:
         async with (
-            HeadServer(run, command.head_server, shown, stop) as head,
+            HeadServer(
+                run, command.head_server, shown, stop, routes_of(Here()), control=(STEER,)
+            ) as head,
             placed(
                 config,
                 default="process",

@@ -30,7 +30,7 @@ def main(words: list[str]) -> int:
 async def _status(command: StatusConfig) -> int:
     """Return 0 if every server is healthy, else 2."""
 
-    async with found_head(command) as head:
+    async with found_head(command.head_server, command.auth_token) as head:
         if command.web:
             return await _serve(head, command.port)
         found = await _query_all(head)
@@ -43,16 +43,15 @@ async def _status(command: StatusConfig) -> int:
 
 async def _serve(head: HeadClient, port: int) -> int:
     """Serve the page until Ctrl-C."""
-    from ..collecting.live.site import open_page, shared_panel
+    from ..collecting.live.client import Here
+    from ..collecting.live.site import open_page
 
     def say(text: str, **fields: Any) -> None:
         print(f"{text}  (stop with Ctrl-C)", flush=True)
 
     with suppress(asyncio.CancelledError):
-        async with (
-            shared_panel(head.url, lambda: _query_all(head)) as panel,
-            open_page(panel, port, "port", say),
-        ):
+        here = Here(head.url, lambda: _query_all(head))
+        async with open_page(here, "page of ng_status", port, "port", say):
             await asyncio.Event().wait()
     return 0
 

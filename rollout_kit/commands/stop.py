@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
 
 async def _stop(command: ControlConfig) -> int:
 
-    async with found_head(command) as head:
+    async with found_head(command.head_server, command.auth_token) as head:
         await head.stop()
         give_up = time.monotonic() + STOP_S
         while await head.answers():

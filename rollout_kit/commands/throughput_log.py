@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..collecting.run import Run
+from ..collecting.live.snapshot import Snapshot
 from ..config.keys import RolloutsCommand
 from ..errors import ConfigError
 from ..store.files import OutputPaths
-from ..store.lines import now_text
 
 COLUMNS = (
     "date",
@@ -55,28 +54,29 @@ def check_log(command: RolloutsCommand) -> None:
             _write(path, descriptor, HEADER)
 
 
-def log_run(run: Run) -> None:
+def log_run(command: RolloutsCommand, snapshot: Snapshot, bottleneck: str) -> None:
     """Append the line of a run that has ended; ConfigError if it cannot be written."""
-    command, tally = run.command, run.tally
     if command.throughput_log is None:
         return
-    seconds, bottleneck = max(run.meter.elapsed_s, 1e-6), run.meter.verdict()
-    tokens = (tally.tokens, tally.output_tokens) if run.source.generates else ()
-    per_s = [f"{number / seconds:.2f}" for number in tokens] or ["", ""]
+    run, speed = snapshot.this_run, snapshot.speed
     figures = {
-        "date": now_text(),
-        "rollouts": tally.rollouts,
-        "seconds": f"{seconds:.3f}",
-        "rollouts_per_s": f"{tally.rollouts / seconds:.3f}",
-        "tokens_per_s": per_s[0],
-        "mean_reward": f"{tally.reward / tally.scored:.4f}" if tally.scored else "",
-        "output_tokens_per_s": per_s[1],
-        "failed": tally.failed,
-        "parallelism": run.meter.limit,
-        "bottleneck": bottleneck.short() if bottleneck else "",
+        "date": snapshot.at,
+        "rollouts": run.rollouts,
+        "seconds": f"{snapshot.elapsed_s:.3f}",
+        "rollouts_per_s": f"{speed.rollouts_per_s:.3f}",
+        "tokens_per_s": _spell(speed.tokens_per_s, 2),
+        "mean_reward": _spell(run.reward, 4),
+        "output_tokens_per_s": _spell(speed.output_tokens_per_s, 2),
+        "failed": run.failed,
+        "parallelism": snapshot.parallel.limit,
+        "bottleneck": bottleneck,
         "output": command.output_jsonl_fpath,
     }
     append_line(command.throughput_log, figures)
+
+
+def _spell(number: float | None, digits: int) -> str:
+    return "" if number is None else f"{number:.{digits}f}"
 
 
 def append_line(path: Path, figures: Mapping[str, Any]) -> None:

@@ -400,6 +400,13 @@ class CtlConfig(Command):
         None, description="Output of the collection to steer, where several run."
     )
     run_id: str | None = Field(None, description="Its id, or the start of it, as listed.")
+    head_server: HeadServerConfig = Field(
+        default_factory=HeadServerConfig,
+        description="Given: the collections on the machine of this ng_run, not on this one.",
+    )
+    auth_token: str | None = Field(
+        None, description="Secret of that ng_run, if it is not in this user's token file."
+    )
     parallelism: Parallelism | None = Field(
         None, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
     )
@@ -432,7 +439,11 @@ class CtlConfig(Command):
 
 
 NO_KNOBS = frozenset(
-    {*Command.model_fields, "output_jsonl_fpath", "run_id", "stop", "now", "wait", "dry_run"}
+    {
+        *Command.model_fields,
+        *("output_jsonl_fpath", "run_id", "head_server", "auth_token"),
+        *("stop", "now", "wait", "dry_run"),
+    }
 )
 """The keys that are not sent to the run as they are."""
 

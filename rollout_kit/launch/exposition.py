@@ -23,11 +23,6 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def single(kind: Literal["gauge", "counter"], name: str, help: str, value: float | None) -> Family:
-    """A family without labels; without a value if it is not known."""
-    return Family(kind, name, help, {} if value is None else {(): value})
-
-
 class _Collector:
     """Gives Prometheus' registry what `families` returns when it is asked."""
 

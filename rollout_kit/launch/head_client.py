@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import yaml
 
-from ..config.keys import ControlConfig, HeadServerConfig
+from ..config.keys import HeadServerConfig
 from ..errors import ConfigError, PeerError
 from ..serving.transport.access import bearer
 from ..serving.transport.http import HttpClient, Reply
@@ -126,10 +126,7 @@ class HeadClient:
 
     async def stop(self) -> None:
         """Ask the run to stop; return when it has accepted."""
-        reply = await self.client.post(
-            f"{self.url}{STOP}", b"{}", headers=bearer(self.token), timeout_s=ASK_S
-        )
-        self._check(reply)
+        self.check(await self.post(STOP, b"{}"))
 
     async def answers(self) -> bool:
         """Whether the same run still answers."""
@@ -139,13 +136,19 @@ class HeadClient:
             return False
         return isinstance(hello, dict) and hello.get("run_id") == self.run_id
 
-    async def _ask(self, path: str) -> Any:
-        reply = await self.client.get(
-            f"{self.url}{path}", headers=bearer(self.token), timeout_s=ASK_S
-        )
-        return _read(self._check(reply))
+    async def get(self, path: str) -> Reply:
+        url, headers = f"{self.url}{path}", bearer(self.token)
+        return await self.client.get(url, headers=headers, timeout_s=ASK_S)
 
-    def _check(self, reply: Reply) -> Reply:
+    async def post(self, path: str, raw: bytes) -> Reply:
+        url, headers = f"{self.url}{path}", bearer(self.token)
+        return await self.client.post(url, raw, headers=headers, timeout_s=ASK_S)
+
+    async def _ask(self, path: str) -> Any:
+        return _read(self.check(await self.get(path)))
+
+    def check(self, reply: Reply) -> Reply:
+        """The reply; ConfigError if it is a refusal."""
         if reply.status == 401:
             raise ConfigError(f"the ng_run at {self.url} {NEEDS_TOKEN}")
         if reply.status != 200:
@@ -167,11 +170,11 @@ async def _resolve(where: HeadServerConfig) -> list[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def found_head(command: ControlConfig) -> AsyncIterator[HeadClient]:
-    """Context with a client of the ng_run that the command names."""
+async def found_head(where: HeadServerConfig, token: str | None) -> AsyncIterator[HeadClient]:
+    """Context with a client of the ng_run at a place."""
     client = HttpClient()
     try:
-        yield await HeadClient.at(command.head_server, client, command.auth_token)
+        yield await HeadClient.at(where, client, token)
     finally:
         await client.close()
 

@@ -1,7 +1,7 @@
 """The head server of a running `ng_run`: it lists the servers, and accepts the request to stop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from ..config.keys import HeadServerConfig
 from ..errors import ConfigError
@@ -29,7 +30,7 @@ class HeadServer:
     use is reported before minutes of loading, and its end means that all servers have ended.
 
     `values` is the merged configuration with secrets masked. `stop` is called for a request with
-    the run's token.
+    the run's token. `routes` are served too; those in `control` need the token.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class HeadServer:
         where: HeadServerConfig,
         values: JsonObject,
         stop: Callable[[], None],
+        routes: Sequence[Route] = (),
+        control: Sequence[str] = (),
     ) -> None:
         self.url = ""
         self._run = run
         self._where = where
         self._values = values
         self._stop = stop
+        self._routes, self._control = routes, (STOP, *control)
         self._servers: list[Server] | None = None
         self._started = time.time()
         self._stack = AsyncExitStack()
@@ -65,7 +69,9 @@ class HeadServer:
             sock.close()
             raise
         app = self._app()
-        await self._stack.enter_async_context(served(app, sock, self._run.token, control=(STOP,)))
+        await self._stack.enter_async_context(
+            served(app, sock, self._run.token, control=self._control)
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -76,7 +82,7 @@ class HeadServer:
         self._servers = servers
 
     def _app(self) -> Starlette:
-        app = Starlette()
+        app = Starlette(routes=self._routes)
 
         def serve(path: str, answer: Callable[[Request], Any], method: str = "GET") -> None:
             async def endpoint(request: Request) -> Response:

@@ -2,7 +2,6 @@
 injected in each, and the judgement by itself."""
 
 import asyncio
-import io
 import json
 import os
 import time
@@ -24,7 +23,6 @@ from rollout_kit.collecting.pacing.bottleneck import Client, Growth, SlotTime, v
 from rollout_kit.collecting.pacing.limiter import Fixed
 from rollout_kit.collecting.pacing.meter import Meter
 from rollout_kit.collecting.pacing.probe import WorkerLoad
-from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import RolloutError
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
@@ -435,23 +433,22 @@ def test_nothing_is_said_of_a_run_that_did_nothing() -> None:
 def test_the_progress_line_shows_what_has_settled(tmp_path: Path) -> None:
     journal = Journal(OutputPaths(tmp_path / "rollouts.jsonl"))
     meter = Meter(Fixed(10), journal)
-    progress = Progress(err=io.StringIO())
 
     def shown(**parts: float) -> str:
         meter.spent = spent(**parts)
-        progress.figures.bottleneck = meter.stable_verdict()
-        return progress._postfix().partition("failed=0")[2]
+        held = meter.stable_verdict()
+        return held.short() if held else ""
 
     meter.began = perf_counter()
     assert shown() == shown() == ""  # too early
     meter.began -= 100
-    assert (shown(), shown()) == ("", ", model 100%")  # asked a second time, and still so
-    assert shown(tools=30.0) == ", model 100%"
-    assert shown(tools=60.0) == ", model 94%"
-    assert shown(rate_limit=600.0) == ", model 94%"
-    assert (shown(), shown()) == (", model 94%", ", model 100%")
-    assert shown(rate_limit=600.0) == ", model 100%"
-    assert shown(rate_limit=600.0) == ", rate limit 60%"
+    assert (shown(), shown()) == ("", "model 100%")  # asked a second time, and still so
+    assert shown(tools=30.0) == "model 100%"
+    assert shown(tools=60.0) == "model 94%"
+    assert shown(rate_limit=600.0) == "model 94%"
+    assert (shown(), shown()) == ("model 94%", "model 100%")
+    assert shown(rate_limit=600.0) == "model 100%"
+    assert shown(rate_limit=600.0) == "rate limit 60%"
     journal.close(clean=False)
 
 

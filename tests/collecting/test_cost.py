@@ -3,10 +3,12 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from snapshots import cost, snapshot
 from support import Bench, Echo, asked, config_of, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import (
@@ -18,17 +20,20 @@ from rollout_kit.api.testing import (
     run_virtual,
     text_response,
 )
-from rollout_kit.collecting.pacing.bill import Bill, dollars
-from rollout_kit.commands.collect_rollouts import collect_through
-from rollout_kit.commands.progress import Progress
+from rollout_kit.collecting.live.snapshot import Cost
+from rollout_kit.collecting.live.watcher import snapshot_of
+from rollout_kit.collecting.pacing.bill import dollars
+from rollout_kit.commands.collect_rollouts import collect_through, open_work
+from rollout_kit.commands.drive import describe_cost, make_run
+from rollout_kit.commands.progress import Progress, parts_of_cost
 from rollout_kit.errors import ConfigError, ModelError, VerifyError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.endpoints.prices import Prices
 from rollout_kit.serving.model import Model
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.session import Session, Spent, entered
-from rollout_kit.types import VerifyRequest, VerifyResponse
+from rollout_kit.session import Session, entered
+from rollout_kit.types import Rollout, VerifyRequest, VerifyResponse
 
 ROWS = [row(f"q{number}") for number in range(20)]
 
@@ -310,14 +315,43 @@ def test_money_cannot_be_limited_where_no_price_is_known(bench: Bench) -> None:
     assert run_virtual(bench.collect(max_total_tokens=10**9)) == 0
 
 
-def test_the_progress_is_told_what_is_spent_and_what_will_be() -> None:
-    bill = Bill()
-    for _ in range(10):
-        bill.add(Spent(1, 100, 0.0124))
-    assert bill.parts(10, 100, 30) == {"cost": "cost=$0.12→$1.24", "burn": "$0.25/min"}
-    assert bill.parts(10, None, 30)["cost"] == "cost=$0.12"
-    bill.add(Spent(1, 100, 0.0, 1))
-    assert bill.parts(11, 100, 30)["cost"] == "cost>$0.12"
+def test_the_progress_is_told_what_is_spent_and_what_will_be(bench: Bench) -> None:
+    bench.model = PricedModel()
+    seen: list[Cost | None] = []
+
+    async def through(servers: Any, config: Any, argv: Any, progress: Any) -> int:
+        async with open_work(servers, config, argv) as work, work.collection(progress) as found:
+            run = make_run(found, servers.ends, progress)
+            async for outcome in run.outcomes():
+                if len(seen) < 2 and isinstance(outcome, Rollout):
+                    seen.append(snapshot_of(run).cost)
+            seen.append(snapshot_of(run).cost)
+            return 0
+
+    assert run_virtual(bench.collect(ROWS, through=through, num_samples_in_parallel=1)) == 0
+    first, _, last = seen
+    assert first and last and first.usd and last.usd
+    number = len(ROWS)
+    assert first.projected_usd == pytest.approx(first.usd * number)
+    assert last.projected_usd == pytest.approx(last.usd) == pytest.approx(first.usd * number)
+    assert last.calls == number and last.unpriced_calls == 0 and last.priced_usd == last.usd
+
+
+def test_the_cost_in_the_progress_line_and_at_the_end() -> None:
+    known = cost(usd=0.124, projected_usd=1.24, priced_usd=0.124, calls=10)
+    assert parts_of_cost(known, 0.248) == {"cost": "cost=$0.12→$1.24", "burn": "$0.25/min"}
+    endless = replace(known, projected_usd=None)
+    assert parts_of_cost(endless, 0.248)["cost"] == "cost=$0.12"
+    assert describe_cost(known, 10, 0.248) == (
+        "Cost: $0.12 in this run, $0.012 a rollout, $0.25 a minute"
+    )
+    partly = replace(endless, usd=None, unpriced_calls=1, calls=11)
+    assert parts_of_cost(partly, 0.248)["cost"] == "cost>$0.12"
+    assert describe_cost(partly, 11, 0.248).endswith(
+        "; the price of 1 of 11 model calls is not known"
+    )
+    assert describe_cost(replace(partly, priced_usd=0.0), 11, 0.0).startswith("Cost: not known")
+    assert parts_of_cost(replace(partly, priced_usd=0.0), 0.0) == parts_of_cost(None, 0.0) == {}
     assert [dollars(usd) for usd in (0, 0.000017, 0.0042, 0.42, 12.345, 1234.5)] == [
         "$0",
         "$0.000017",
@@ -330,9 +364,7 @@ def test_the_progress_is_told_what_is_spent_and_what_will_be() -> None:
 
 def test_json_progress_carries_the_figures() -> None:
     out = io.StringIO()
-    progress = Progress(as_json=True, out=out, bill=Bill(Spent(2, 20, 0.5), 2))
-    progress.start(8, 4)
-    progress.figures.tally.finished = 2
-    progress.close()
-    cost = json.loads(out.getvalue())["cost"]
-    assert (cost["usd"], cost["projected_usd"]) == (0.5, 1.0)
+    known = cost(usd=0.5, projected_usd=1.0)
+    Progress(as_json=True, out=out).read(snapshot(finished=2, state="ended", cost=known))
+    found = json.loads(out.getvalue())["cost"]
+    assert (found["usd"], found["projected_usd"]) == (0.5, 1.0)

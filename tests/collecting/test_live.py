@@ -21,7 +21,8 @@ from virtual_time import VirtualTime
 
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.collecting.live import place
-from rollout_kit.collecting.live.site import shared_panel
+from rollout_kit.collecting.live.client import Here
+from rollout_kit.collecting.live.schema import SteerRequest, encode
 from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.commands.collect_rollouts import open_work
@@ -273,18 +274,18 @@ def test_a_page_of_all_collections_and_servers(bench: Bench) -> None:
         return [server]
 
     async def look(note: place.Note) -> None:
-        async with shared_panel("http://head", ask_servers) as panel:
-            while not (live := json.loads(panel.raw))["collections"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert live["servers"] == [server] and live["url"] == "http://head"
-            assert [each["run_id"] for each in live["collections"]] == [note.run_id]
-            raw = panel.raw
-            assert all(panel.raw is raw for _ in range(100))
-            assert json.loads(await panel.history(note.run_id))
-            reply = await panel.steer(note.run_id, {"parallelism": 51}, False)
-            assert "page of ng_status" in reply["changes"][0]["by"]
-            with pytest.raises(ConfigError, match="does not run any more"):
-                await panel.steer("other", {}, False)
+        here = Here("http://head", ask_servers)
+        found = await here.live()
+        live = json.loads(encode(found))
+        assert live["servers"] == [server] and live["url"] == "http://head"
+        assert [each["run_id"] for each in live["collections"]] == [note.run_id]
+        history = await here.ask(SteerRequest(run=note.run_id, history=True))
+        assert json.loads(encode(history.history))
+        knobs = {"parallelism": 51}
+        reply = await here.ask(SteerRequest(run=note.run_id, steer=knobs, sender="a page"))
+        assert "(a page, pid" in reply.changes[0].by
+        with pytest.raises(ConfigError, match="no collection with run_id=other"):
+            await here.ask(SteerRequest(run="other"))
 
     collect_outside(bench, lambda note: asyncio.run(look(note)))
     assert bench.keys() == KEYS

@@ -104,7 +104,7 @@ def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
     mode = asyncio.run(collected(name, agent, tmp_path))
     stored = read_jsonl(tmp_path / "rollouts.jsonl")
     out = io.StringIO()
-    again = reverify(config, argv, Progress(out=out, err=io.StringIO(), generates=False))
+    again = reverify(config, argv, Progress(out=out, err=io.StringIO()))
     if mode == "never":
         with pytest.raises(ConfigError, match="reverify: never"):
             asyncio.run(again)

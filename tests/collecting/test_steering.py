@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from command import as_function
-from outside import KEYS, NUMBER, ROWS, collect_outside
+from outside import KEYS, NUMBER, ROWS, ask, collect_outside
 from support import Bench, Echo, EchoRequest, asked
 from virtual_time import VirtualTime
 
@@ -23,10 +23,11 @@ from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.collecting.live import client, place, watcher
 from rollout_kit.collecting.live.control import Control
 from rollout_kit.collecting.live.door import open_door
-from rollout_kit.collecting.live.shown import format_changes
-from rollout_kit.collecting.live.snapshot import KnobChange
+from rollout_kit.collecting.live.schema import encode
+from rollout_kit.collecting.live.snapshot import KnobChange, Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.commands.collect_rollouts import open_work
+from rollout_kit.commands.ctl import format_changes
 from rollout_kit.commands.drive import make_run
 from rollout_kit.commands.progress import Progress
 from rollout_kit.config.keys import CollectConfig
@@ -75,7 +76,7 @@ class Steered:
             shown = Progress(out=progress.out, err=progress.err)
             run = self.run = make_run(found, servers.ends, shown)
             self.control = Control(run, shown.say)
-            self.watcher = Watcher(run, None, self.control)
+            self.watcher = Watcher(run, self.control)
             self.watcher.begin()
             async with open_door(self.control, self.watcher, shown.say):
                 script = asyncio.ensure_future(self._script(self))
@@ -379,7 +380,7 @@ def test_a_dry_run_says_what_it_would_change(bench: Bench, clock: VirtualTime) -
 def test_a_socket_that_only_its_user_can_open(bench: Bench) -> None:
     def look(note: place.Note) -> tuple[int, int, JsonObject]:
         mode = note.socket.stat().st_mode & 0o777
-        return place.folder().stat().st_mode & 0o777, mode, client.ask(note, {"history": True})
+        return place.folder().stat().st_mode & 0o777, mode, ask(note, {"history": True})
 
     folder, sock, reply = collect_outside(bench, look)
     assert (oct(folder), oct(sock)) == ("0o700", "0o600")
@@ -423,7 +424,7 @@ def test_another_user_cannot_steer(
         if refused:
             return ""
         with suppress(OSError):
-            sock.sendall(place.encode({"steer": {"stop": "now"}}))
+            sock.sendall(encode({"steer": {"stop": "now"}}))
         return sock.recv(1000).decode()
 
     with sock:
@@ -445,7 +446,7 @@ def open_to_all(path: Path, top: Path) -> None:
 def test_two_that_steer_at_once_are_both_recorded(bench: Bench) -> None:
     def steer(note: place.Note) -> None:
         def turn(number: int) -> Any:
-            return client.ask(note, {"steer": {"parallelism": number}, "from": f"tool {number}"})
+            return ask(note, {"steer": {"parallelism": number}, "from": f"tool {number}"})
 
         with ThreadPoolExecutor(20) as pool:
             replies = list(pool.map(turn, range(101, 121)))
@@ -461,14 +462,14 @@ def test_two_that_steer_at_once_are_both_recorded(bench: Bench) -> None:
 
 def test_steering_over_the_socket_reaches_the_run(bench: Bench) -> None:
     def steer(note: place.Note) -> list[str]:
-        client.ask(note, {"steer": {"paused": True, "max_cost_usd": 7}})
+        ask(note, {"steer": {"paused": True, "max_cost_usd": 7}})
         with pytest.raises(ConfigError, match="paralel: there is no such knob"):
-            client.ask(note, {"steer": {"paralel": 3}})
+            ask(note, {"steer": {"paralel": 3}})
         with pytest.raises(ConfigError, match="a request is a JSON object"):
-            client.ask(note, [])  # type: ignore[arg-type]
-        reply = client.ask(note, {"steer": {"paused": False}, "dry_run": True})
+            ask(note, [])
+        reply = ask(note, {"steer": {"paused": False}, "dry_run": True})
         assert reply["state"] in ("pausing", "paused") and reply["dry_run"]
-        reply = client.ask(note, {"steer": {"paused": False}})
+        reply = ask(note, {"steer": {"paused": False}})
         return [each["what"] for each in reply["changes"]]
 
     assert collect_outside(bench, steer) == ["paused"]
@@ -477,14 +478,14 @@ def test_steering_over_the_socket_reaches_the_run(bench: Bench) -> None:
 
 def test_a_hundred_pollers_cause_no_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def poll(note: place.Note) -> set[int]:
-        return {client.ask(note, {})["snapshot"]["number"] for _ in range(100)}
+        return {ask(note, {})["snapshot"]["number"] for _ in range(100)}
 
     taken: list[bool] = []
     take = Watcher._take
 
-    def count(self: Watcher, *, is_over: bool = False) -> None:
+    def count(self: Watcher, *, is_over: bool = False) -> Snapshot:
         taken.append(is_over)
-        take(self, is_over=is_over)
+        return take(self, is_over=is_over)
 
     monkeypatch.setattr(Watcher, "_take", count)
     monkeypatch.setattr(watcher, "EVERY_S", 1e6)  # the run's own clock takes no further one
@@ -506,14 +507,14 @@ def test_what_a_killed_collection_left_is_named_and_removed(
     reused = place.Note("abc", os.getpid(), socket.gethostname(), str(output), "2026")
     monkeypatch.setattr(client, "ENDING_S", 0)
     with pytest.raises(ConfigError, match=rf"the collection into {output} was killed \(pid "):
-        client.ask(reused, {})
+        ask(reused, {})
     with pytest.raises(ConfigError, match=r"was killed .* start its command again"):
-        client.choose(output, None)
+        client.choose(str(output), "")
     with pytest.raises(ConfigError, match=r"no collection into .* runs on this machine"):
-        client.choose(output, None)
+        client.choose(str(output), "")
     assert not list(place.folder().iterdir())
     with pytest.raises(ConfigError, match="no collection runs on this machine"):
-        client.choose(None, None)
+        client.choose("", "")
 
 
 def ended_process() -> int:
@@ -535,19 +536,19 @@ def test_one_that_does_not_answer_and_several_at_once() -> None:
         for note in notes:
             place.write_note(note)
         with pytest.raises(ConfigError, match=r"first.jsonl does not answer within 0.01 s \(pid"):
-            client.ask(notes[0], {}, timeout_s=0.01)
+            ask(notes[0], {}, timeout_s=0.01)
         with pytest.raises(ConfigError, match="has just ended"):
-            client.ask(notes[1], {})
+            ask(notes[1], {})
         with pytest.raises(ConfigError, match=r"2 collections run; say which one:\n  \+run_id=fir"):
-            client.choose(None, None)
-        assert client.choose(None, "sec") == notes[1]
-        assert client.choose(Path("/x/first.jsonl"), None) == notes[0]
+            client.choose("", "")
+        assert client.choose("", "sec") == notes[1]
+        assert client.choose("/x/first.jsonl", "") == notes[0]
 
 
 def test_a_long_path_gets_a_socket_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ("long" * 40)))
     bench = Bench(tmp_path)
-    assert collect_outside(bench, lambda note: client.ask(note, {})["state"], 100) == "running"
+    assert collect_outside(bench, lambda note: ask(note, {})["state"], 100) == "running"
 
 
 def test_the_command_steers_and_lists(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

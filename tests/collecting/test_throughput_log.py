@@ -34,7 +34,6 @@ def test_each_run_adds_its_own_line(bench: Bench, monkeypatch: pytest.MonkeyPatc
     log = bench.folder / "new" / "log.csv"
     bench.model = ScriptedModel(lambda params: params["input"][-1]["content"], delay_s=10)
     time = VirtualTime(monkeypatch)
-    bench.clock = time.now
     began = datetime.now(UTC).replace(microsecond=0)
     assert time.run(bench.collect(ROWS, throughput_log=log, num_samples_in_parallel=7)) == 0
     ended = datetime.now(UTC)

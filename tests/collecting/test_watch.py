@@ -3,18 +3,18 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snapshots import snapshot
 from virtual_time import run_linked
 
 from rollout_kit.api.testing import Over, ScriptedModel, mount, run_virtual
-from rollout_kit.collecting.pacing.bill import Bill
 from rollout_kit.collecting.pacing.limiter import Adaptive
 from rollout_kit.collecting.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
-from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.progress import Progress, fields_of, parts_of
 from rollout_kit.serving.service import get
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.http import HttpClient
@@ -167,11 +167,7 @@ def test_a_change_after_the_last_load_is_told_when_the_run_ends() -> None:
 
 
 def test_the_progress_line_shows_a_limit_that_moves() -> None:
-    progress = Progress(err=io.StringIO(), in_flight=96)
-    assert "in flight=96," in progress._postfix()
-    metrics = SimpleNamespace(arm_rewards=dict)
-    progress.figures.run = SimpleNamespace(
-        limiter=Adaptive(128, 128, 128), metrics=metrics, runner=SimpleNamespace(bill=Bill())
-    )
-    assert "in flight=96/128," in progress._postfix()
-    assert progress._fields()["limit"] == 128
+    fixed = snapshot(counts={"in_flight": 96}, parallel={"limit": 96, "floor": 96, "ceiling": 96})
+    assert parts_of(fixed)["in_flight"] == "in flight=96" and "limit" not in fields_of(fixed)
+    moving = replace(fixed, parallel=replace(fixed.parallel, limit=128, ceiling=256))
+    assert parts_of(moving)["in_flight"] == "in flight=96/128" and fields_of(moving)["limit"] == 128

@@ -1,6 +1,7 @@
 """A collection of 1,000 rollouts, reached from outside while it runs, as by another process."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from support import Bench, asked, row
 
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.collecting.live import client, place
+from rollout_kit.collecting.live.schema import encode
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.types import JsonObject
 
@@ -16,6 +18,11 @@ NUMBER = 1000
 ROWS = [row(str(number)) for number in range(NUMBER)]
 
 KEYS = sorted((str(number), 0) for number in range(NUMBER))
+
+
+def ask(note: place.Note, asked: Any, timeout_s: float = client.ASK_S) -> JsonObject:
+    """The reply of a collection as it travels. Any JSON can be sent."""
+    return json.loads(encode(client.ask(note, asked, timeout_s)))
 
 
 class HeldModel(ScriptedModel):
@@ -52,7 +59,7 @@ def collect_outside(
                     connect(notes[-1])
                 found.append(await asyncio.to_thread(act, notes[-1]))
             except BaseException:  # the run may be paused, and would wait for ever
-                await asyncio.to_thread(client.ask, notes[-1], {"steer": {"stop": "now"}})
+                await asyncio.to_thread(ask, notes[-1], {"steer": {"stop": "now"}})
                 raise
             finally:
                 bench.model.let_go.set()

@@ -222,8 +222,6 @@ class Bench:
         self.folder = folder
         self.model: Any = ScriptedModel(asked)
         self.collects_over: Over = "local"
-        self.clock = time.monotonic
-        """Of the progress line and of what is told of the whole run."""
         self.verifier: Callable[..., Any] = making(Echo)
         self.out = io.StringIO()
         self.agent_settings: dict[str, Any] = {}
@@ -250,7 +248,7 @@ class Bench:
         async with mount(servers, self.collects_over, self.cassette) as peers:
             reached = Servers(peers, agents, keys.pop("default_params", {}), {})
             as_json = keys.get("json", False)
-            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO(), clock=self.clock)
+            progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
             config = config_of(self.folder, **keys)
             return await through(reached, config, ["+the=command"], progress)
 
@@ -286,7 +284,7 @@ class Desk(Bench):
         }
         config = Config(ReverifyConfig.model_validate(given), {}, {}, {}, {}, frozenset())
         self.out = io.StringIO()
-        progress = Progress(out=self.out, err=io.StringIO(), generates=False)
+        progress = Progress(out=self.out, err=io.StringIO())
         async with mount({"echo": self.verifier, **self.verifiers}, self.over) as peers:
             servers = Servers(peers, [], {}, {})
             return await reverify_through(servers, self.names, config, ["+the=command"], progress)

@@ -1,6 +1,5 @@
 """The metrics file: aggregates of what belongs to a run, over all and for each arm."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,16 +70,6 @@ class Metrics:
                 parts.append(self.arms.setdefault(arm, {}).setdefault(agent, part))
         return parts
 
-    def arm_rewards(self) -> dict[str, float]:
-        """Arm → its mean reward, for the arms that have one."""
-        found = {}
-        for arm, parts in self.arms.items():
-            numbers = (part.numbers.get("reward") for part in parts.values())
-            rewards = [each for each in numbers if each]
-            if number := sum(each.count for each in rewards):
-                found[arm] = sum(each.total for each in rewards) / number
-        return found
-
     @property
     def rollouts(self) -> int:
         return sum(part.rollouts for part in self.agents.values())
@@ -92,20 +81,18 @@ class Metrics:
     def report(
         self,
         counts: Mapping[str, int],
-        run: Mapping[str, float],
+        throughput: Mapping[str, float],
         repeats: int,
         *,
         lists_groups: bool = True,
     ) -> JsonObject:
         """The content of the metrics file.
 
-        `counts` are those of the plan; `run` has `rollouts`, `output_tokens`, `elapsed_s` and
-        `requests_429` of this run. Without the list of groups the report takes little memory and
-        time.
+        `counts` are those of the plan, and `throughput` is that of this run. Without the list of
+        groups the report takes little memory and time.
         """
         agents = self.agents
         whole = self._add_up(agents)
-        elapsed_s = run["elapsed_s"] or math.inf
         means = {name: each.mean for name, each in whole.numbers.items()}
         whole_file = self._measure_file(whole) if self.others else {}
         report = {
@@ -119,12 +106,7 @@ class Metrics:
             "bracket": kept({"reward": whole.bracket(counts["planned"])}),
             "usage": whole.usage,
             **kept({"cost": whole.cost()}),
-            "throughput": {
-                "rollouts_per_s": run["rollouts"] / elapsed_s,
-                "output_tokens_per_s": run["output_tokens"] / elapsed_s,
-                "elapsed_s": run["elapsed_s"],
-                "requests_429": run["requests_429"],
-            },
+            "throughput": throughput,
             "latency_s": {name: sketch.summary() for name, sketch in whole.times.items()},
             **({"arms": self._arm_entries(lists_groups)} if self.arms else {}),
             **({"whole_file": whole_file} if whole_file else {}),

@@ -32,6 +32,10 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     """Error → rollouts without a result because of it."""
 
+    @property
+    def mean_reward(self) -> float | None:
+        return self.reward / self.scored if self.scored else None
+
     def take(self, outcome: Outcome) -> bool:
         """Count an outcome; False for a response whose verdict is still to come."""
         match outcome:

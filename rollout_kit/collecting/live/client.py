@@ -1,50 +1,107 @@
-"""How commands reach running collections of this user: by their sockets."""
+"""Reaches running collections: those of this user by their sockets, and those of another machine by
+the head server of its `ng_run`."""
 
+import asyncio
 import os
 import socket
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
+import msgspec
 
 from ...errors import ConfigError
 from ...launch.run import is_alive
-from ...types import JsonObject
-from .place import Note, address_of, encode, read_notes, remove
+from .place import Note, address_of, read_notes, remove
+from .schema import LIVE, STEER, LiveList, SteerReply, SteerRequest, encode, read_reply
+
+if TYPE_CHECKING:  # sockets need no HTTP
+    from ...launch.head_client import HeadClient
+    from ...serving.transport.http import Reply
 
 ASK_S = 10.0
 """Time limit of a request. Cancelled rollouts may take a moment to end."""
 
+LOOK_S = 2.0
+"""The same where all collections are listed."""
+
 ENDING_S = 0.2
 """Time in which a collection that ends removes its note after it has closed its socket."""
 
+FRESH_S = 1.0
+"""A list of the collections is made again after this time, whatever number of pages asks for it."""
+
 AGAIN = "start its command again to continue it"
 
+T = TypeVar("T")
 
-class Found(NamedTuple):
-    """A collection that was asked: its reply, or why there is none."""
-
-    note: Note
-    reply: JsonObject | None
-    problem: str
+AskServers = Callable[[], Awaitable[list[Any]]]
 
 
-def find_collections() -> list[Found]:
-    """All collections of this user on this machine. What killed ones left is named once, and
-    removed."""
-    return [_greet(note) for note in read_notes()]
+class Here:
+    """All collections of this user on this machine. With `ask_servers`, also the servers of the
+    `ng_run` at `url`."""
+
+    def __init__(self, url: str = "", ask_servers: AskServers | None = None) -> None:
+        self._url, self._ask_servers = url, ask_servers
+        self._asking: asyncio.Task[LiveList] | None = None
+        self._asked_at = 0.0
+
+    async def live(self) -> LiveList:
+        """What killed collections left is named once, and removed."""
+        now = time.monotonic()
+        if self._asking is None or now - self._asked_at >= FRESH_S:
+            self._asked_at, self._asking = now, asyncio.create_task(self._ask_all())
+        return await asyncio.shield(self._asking)
+
+    async def ask(self, asked: SteerRequest) -> SteerReply:
+        note = await asyncio.to_thread(choose, asked.output, asked.run)
+        asked = msgspec.structs.replace(asked, run=note.run_id, output="")
+        return await asyncio.to_thread(ask, note, asked)
+
+    async def _ask_all(self) -> LiveList:
+        notes = await asyncio.to_thread(lambda: list(read_notes()))
+        asking = (asyncio.to_thread(ask, note, SteerRequest(), LOOK_S) for note in notes)
+        found = await asyncio.gather(*asking, return_exceptions=True)
+        collections, problems, servers = [], [], None
+        for each in found:
+            if isinstance(each, SteerReply):
+                collections.append(each.snapshot)
+            elif isinstance(each, ConfigError):
+                problems.append(str(each))
+            else:
+                raise each
+        try:
+            servers = await self._ask_servers() if self._ask_servers else None
+        except ConfigError as error:
+            servers, problems = [], [*problems, str(error)]
+        return LiveList(url=self._url, collections=collections, servers=servers, problems=problems)
 
 
-def choose(output: Path | None, run_id: str | None) -> Note:
-    """The collection that a command means; ConfigError unless there is exactly one."""
+class AtHead:
+    """The collections on the machine of an `ng_run`, through its head server."""
+
+    def __init__(self, head: "HeadClient") -> None:
+        self._head = head
+
+    async def live(self) -> LiveList:
+        return self._read(await self._head.get(LIVE), LiveList)
+
+    async def ask(self, asked: SteerRequest) -> SteerReply:
+        return self._read(await self._head.post(STEER, encode(asked)), SteerReply)
+
+    def _read(self, reply: "Reply", kind: type[T]) -> T:
+        return read_reply((reply if reply.status == 400 else self._head.check(reply)).raw, kind)
+
+
+def choose(output: str, run_id: str) -> Note:
+    """The collection that a request means; ConfigError unless there is exactly one."""
     notes = list(read_notes())
-    if run_id is not None:
+    if run_id:
         notes = [note for note in notes if note.run_id.startswith(run_id)]
         wanted = f" with run_id={run_id}"
-    elif output is not None:
-        path = str(Path.cwd() / output.expanduser())
-        notes = [note for note in notes if note.output in (path, os.path.realpath(path))]
+    elif output:
+        notes = [note for note in notes if note.output in (output, os.path.realpath(output))]
         wanted = f" into {output}"
     else:
         wanted = ""
@@ -60,22 +117,18 @@ def choose(output: Path | None, run_id: str | None) -> Note:
     return running[0]
 
 
-def ask(note: Note, request: JsonObject, timeout_s: float = ASK_S) -> JsonObject:
+def ask(note: Note, asked: SteerRequest, timeout_s: float = ASK_S) -> SteerReply:
     """The reply of a collection; ConfigError if it refuses the request or does not answer."""
-    reply = exchange(note, request, timeout_s)
-    if (error := reply.get("error")) is not None:
-        raise ConfigError(str(error))
-    return reply
+    return read_reply(_exchange(note, encode(asked), timeout_s), SteerReply)
 
 
-def exchange(note: Note, request: JsonObject, timeout_s: float = ASK_S) -> JsonObject:
-    """The reply of a collection, which may be an error of its own."""
+def _exchange(note: Note, raw: bytes, timeout_s: float) -> bytes:
     try:
         with socket.socket(socket.AF_UNIX) as sock, address_of(note.socket) as address:
             sock.settimeout(timeout_s)
             sock.connect(address)
-            sock.sendall(encode(request))
-            reply = orjson.loads(_read_all(sock))
+            sock.sendall(raw)
+            reply = b"".join(iter(lambda: sock.recv(1 << 16), b""))
     except TimeoutError:
         raise ConfigError(
             f"{note.name} does not answer within {timeout_s:g} s (pid {note.pid}): its process is"
@@ -93,20 +146,12 @@ def exchange(note: Note, request: JsonObject, timeout_s: float = ASK_S) -> JsonO
         raise ConfigError(f"{note.name} was killed (pid {note.pid}): {AGAIN}") from None
     except PermissionError:
         raise ConfigError(f"{note.socket} belongs to another user") from None
-    except (OSError, orjson.JSONDecodeError):
-        raise ConfigError(f"{note.name} ended during the request (pid {note.pid})") from None
-    return reply if isinstance(reply, dict) else {}
+    except OSError:
+        raise _ended(note) from None
+    if not reply.endswith(b"\n"):
+        raise _ended(note)
+    return reply
 
 
-def _greet(note: Note) -> Found:
-    try:
-        return Found(note, ask(note, {}), "")
-    except ConfigError as error:
-        return Found(note, None, str(error))
-
-
-def _read_all(sock: socket.socket) -> bytes:
-    parts: list[Any] = []
-    while part := sock.recv(1 << 16):
-        parts.append(part)
-    return b"".join(parts)
+def _ended(note: Note) -> ConfigError:
+    return ConfigError(f"{note.name} ended during the request (pid {note.pid})")

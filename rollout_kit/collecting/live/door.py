@@ -1,9 +1,4 @@
-"""The socket of a running collection: one line of JSON in, one out, for its own user only.
-
-A request is `{"steer": {knob: value, …}, "dry_run": false, "from": "ng_ctl", "history": false}`,
-where each part may be missing. The reply holds the `changes`, the `state` and the `snapshot` of the
-last second, or only an `error`.
-"""
+"""The socket of a running collection: one line of JSON in, one out, for its own user only."""
 
 import asyncio
 import os
@@ -12,28 +7,63 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import orjson
+from msgspec import UNSET, Raw
 
 from ...errors import ConfigError, RolloutKitError
 from ...serving.transport.loop import beside, cancel_all
 from ...serving.transport.peer_user import find_user
 from ...store.lines import now_text
-from ...types import JsonObject, Say
+from ...types import Say
 from .control import Control, name_user
-from .place import Note, address_of, encode, make_folder, remove, write_note
+from .place import Note, address_of, make_folder, remove, write_note
+from .schema import (
+    MAX_REQUEST,
+    LiveList,
+    SteerRefusal,
+    SteerReply,
+    SteerRequest,
+    encode,
+    read_request,
+)
 from .watcher import Watcher
-
-MAX_REQUEST = 1 << 20
 
 PATIENCE_S = 10.0
 """Time for one request to arrive, and for its reply to be read."""
 
 
-class Door:
-    """Answers for one run."""
+class OneRun:
+    """Answers for the run of this process."""
 
     def __init__(self, control: Control, watcher: Watcher) -> None:
         self._control, self._watcher = control, watcher
+
+    async def live(self) -> LiveList:
+        return LiveList(collections=[Raw(self._watcher.raw)])
+
+    async def ask(self, asked: SteerRequest, peer: str = "") -> SteerReply:
+        """`peer` is the process that asks, where it is known."""
+        watcher = self._watcher
+        if not watcher.run_id.startswith(asked.run):
+            raise ConfigError(f"the collection {asked.run} does not run any more")
+        sender = asked.sender or "a program"
+        by = f"{name_user()} ({sender[:40]}{peer})"
+        changes = []
+        if asked.steer:
+            changes = await self._control.steer(asked.steer, by, is_dry=asked.dry_run)
+        return SteerReply(
+            changes=changes,
+            dry_run=asked.dry_run,
+            state=self._control.state,
+            history=Raw(watcher.history) if asked.history else UNSET,
+            snapshot=Raw(watcher.raw),
+        )
+
+
+class Door:
+    """Answers at the socket of one run."""
+
+    def __init__(self, run: OneRun) -> None:
+        self._run = run
         self._open: set[asyncio.Task[None]] = set()
 
     async def serve(self, sock: socket.socket) -> None:
@@ -54,13 +84,13 @@ class Door:
             loop = asyncio.get_running_loop()
             if find_user(connection) not in (os.geteuid(), None):
                 # where users are not known, the folder is what keeps others out
-                await loop.sock_sendall(connection, encode({"error": "it is another user's"}))
+                await loop.sock_sendall(connection, encode(SteerRefusal("it is another user's")))
                 return
             async with asyncio.timeout(PATIENCE_S):
                 raw = await self._read(connection)
-            reply = await self.answer(raw, _name_peer(connection))
+            reply = await self._answer(raw, _name_peer(connection))
             async with asyncio.timeout(PATIENCE_S):
-                await loop.sock_sendall(connection, reply + b"\n")
+                await loop.sock_sendall(connection, encode(reply))
 
     async def _read(self, connection: socket.socket) -> bytes:
         raw = b""
@@ -70,43 +100,30 @@ class Door:
             raw += more
         return raw
 
-    async def answer(self, raw: bytes, peer: str) -> bytes:
-        """The reply to a request: JSON, without the end of its line."""
+    async def _answer(self, raw: bytes, peer: str) -> SteerReply | SteerRefusal:
         try:
-            asked = orjson.loads(raw or b"{}")
-            if not isinstance(asked, dict):
-                raise ConfigError("a request is a JSON object")
-            return await self._reply(asked, peer)
-        except orjson.JSONDecodeError as error:
-            return orjson.dumps({"error": f"the request is not JSON: {error}"})
+            return await self._run.ask(read_request(raw), peer)
         except RolloutKitError as error:
-            return orjson.dumps({"error": str(error)})
-
-    async def _reply(self, asked: JsonObject, peer: str) -> bytes:
-        steer, is_dry, watcher = asked.get("steer"), bool(asked.get("dry_run")), self._watcher
-        by = f"{name_user()} ({str(asked.get('from') or 'a program')[:40]}{peer})"
-        changes = await self._control.steer(steer, by, is_dry=is_dry) if steer else []
-        said = {"changes": changes, "dry_run": is_dry, "state": self._control.state}
-        history = b',"history":' + watcher.history if asked.get("history") else b""
-        return orjson.dumps(said)[:-1] + history + b',"snapshot":' + watcher.raw + b"}"
+            return SteerRefusal(str(error))
 
 
 @asynccontextmanager
-async def open_door(control: Control, watcher: Watcher, say: Say) -> AsyncIterator[None]:
+async def open_door(control: Control, watcher: Watcher, say: Say) -> AsyncIterator[OneRun]:
     """Context in which other commands of this user find the run, and can steer it.
 
     A run that cannot be found goes on all the same.
     """
+    run = OneRun(control, watcher)
     note = Note(watcher.run_id, os.getpid(), socket.gethostname(), watcher.output, now_text())
     try:
         sock = _bind(note)
     except (OSError, ConfigError) as error:
         say(f"warning: this run cannot be steered: {error}")
-        yield
+        yield run
         return
     try:
-        async with beside(Door(control, watcher).serve(sock)):
-            yield
+        async with beside(Door(run).serve(sock)):
+            yield run
     finally:
         sock.close()
         remove(note)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import orjson
@@ -98,8 +97,3 @@ def address_of(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{path.name}"
     finally:
         os.close(descriptor)
-
-
-def encode(value: Any) -> bytes:
-    """A message as it travels: a line of JSON."""
-    return orjson.dumps(value) + b"\n"

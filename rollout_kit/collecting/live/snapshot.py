@@ -1,191 +1,378 @@
-"""One moment of a run, as pages, commands and trackers show it. Plain values: it is JSON as it is.
+"""One moment of a run: the only statement of its progress. Plain values, which are JSON.
 
-PlanCounts are of the whole plan, with the rollouts of earlier runs, unless they say otherwise. None
-means that a value is not known, or that there is none.
+Each figure is declared once, with its text, where it comes from, and its names in Prometheus and in
+trackers. The bar, the pages, `ng_ctl`, the exposition, trackers, the report and the files of a run
+read this value. None means that a value is not known, or that there is none.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import orjson
+
+from ..pacing.bottleneck import shorten
+
+T = TypeVar("T")
 
 State = Literal["running", "pausing", "paused", "stopping", "ended"]
 """`pausing`: what is in flight goes on; `paused`: nothing is in flight any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCounts:
-    """The rollouts of a plan, each in one of these states; `planned` is their sum."""
+class Shown(NamedTuple):
+    """What the declaration of a figure says, beside its name and type. In its texts `{label}` and
+    `{name}` are those of the part that it is of."""
 
-    planned: int | None
-    """None while a long input is still counted, and without end."""
-    is_endless: bool
-    done: int
-    """On disk."""
-    failed: int
-    """Without a result: in this run, or permanently in an earlier one."""
-    unverified: int
-    """In this run, with a response whose verification failed."""
-    in_flight: int
-    parked: int
-    """With a response that waits for its verdict, without a place among those in flight."""
-    owed: int | None
-    """Not begun."""
+    about: str
+    """What the reference says, and Prometheus' help."""
+    metric: str = ""
+    """Its name in the exposition, after `rollout_kit_`. That of a counter ends in `_total`."""
+    curve: str = ""
+    """Its name in trackers."""
+    label: str = ""
+    """Label of each value of a mapping, or of each part. A single number has its name as value."""
+    curves_from: int = 1
+    """Fewer parts have no curves."""
+    of: Callable[[Any], Any] | None = None
+    """Reads it from a `Moment`, if not the attribute of the same name."""
 
 
-@dataclass(frozen=True, slots=True)
+def shown(about: str, metric: str = "", curve: str = "", label: str = "", **more: Any) -> Any:
+    """A field with its declaration, whose parts are those of `Shown`."""
+    return field(metadata={"shown": Shown(about, metric, curve, label, **more)})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(shown,))
+def declared(kind: type[T]) -> type[T]:
+    """A class of values whose fields are `shown`."""
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@declared
 class Mean:
-    """A mean over `number` rollouts, with its 95 % interval."""
+    """A mean of rewards with its 95 % interval."""
 
-    value: float
-    low: float | None
-    high: float | None
-    number: int
+    value: float = shown("The mean.")
+    low: float | None = shown("Lower end of its 95 % interval.", "reward_mean_low", "reward/low")
+    high: float | None = shown("Upper end of its 95 % interval.", "reward_mean_high", "reward/high")
+    number: int = shown("Rollouts that it is the mean of.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
+class PlanCounts:
+    """The rollouts of a plan, with those of earlier runs."""
+
+    planned: int | None = shown(
+        "Rollouts of the plan, as far as it is counted.", "rollouts_planned", "rollouts/planned"
+    )
+    is_endless: bool = shown("Whether the plan has no end.")
+    done: int = shown("Rollouts on disk.", "rollouts_total", "rollouts/done", "status")
+    failed: int = shown(
+        "Rollouts without a result, in this run or permanently in an earlier one.",
+        "rollouts_total",
+        "rollouts/failed",
+        "status",
+    )
+    unverified: int = shown(
+        "Rollouts of this run whose verification failed.",
+        "rollouts_total",
+        "rollouts/unverified",
+        "status",
+    )
+    in_flight: int = shown("Rollouts that run.", "rollouts_in_flight", "rollouts/in_flight")
+    parked: int = shown("Responses that wait for a verdict without a slot.", "rollouts_parked")
+    owed: int | None = shown("Rollouts that have not begun.", "rollouts_owed")
+    missing: int = shown("Rollouts planned so far that are not on disk.")
+    refused: int = shown("Failed rollouts that are not tried again.")
+    left_out: int = shown("Stored rollouts that no running server can verify.")
+    malformed: int = shown("Malformed lines of the input.")
+    tasks: int = shown("Tasks planned so far.")
+    measured: int = shown("Rollouts planned so far, and those on disk beyond the plan.")
+    pending: int = shown("Responses on disk that wait for a verdict.")
+
+    @property
+    def ended(self) -> int:
+        """Rollouts that this run does nothing more about: the step of a tracker."""
+        return self.done + self.failed + self.unverified
+
+
+@declared
+class RunCounts:
+    """The rollouts of this run alone."""
+
+    earlier: int = shown("Rollouts of the plan that were on disk before.")
+    ended: int = shown("The same, and those that have ended.")
+    total: int | None = shown("The same, and those that are still to end.")
+    rollouts: int = shown("Rollouts with a result.", of=lambda it: it.tally.rollouts)
+    failed: int = shown("Rollouts without one.", of=lambda it: it.tally.failed)
+    reward: float | None = shown("Mean reward of this run.", of=lambda it: it.tally.mean_reward)
+    requests_429: int = shown("Requests that a rate limit refused.")
+
+
+@declared
 class Speed:
-    """Of this run: since its start, and over the last ten seconds."""
+    """Of this run. Those of tokens are null if it generates nothing."""
 
-    rollouts_per_s: float
-    output_tokens_per_s: float | None
-    """None for a run that generates nothing."""
-    recent_rollouts_per_s: float
-    recent_output_tokens_per_s: float | None
+    rollouts_per_s: float = shown("Rollouts a second.", of=lambda it: it.per_s(it.tally.rollouts))
+    tokens_per_s: float | None = shown(
+        "Input and output tokens a second.", of=lambda it: it.tokens_per_s(it.tally.tokens)
+    )
+    output_tokens_per_s: float | None = shown(
+        "Output tokens a second.", of=lambda it: it.tokens_per_s(it.tally.output_tokens)
+    )
+    usd_per_minute: float = shown(
+        "US dollars a minute, for the calls with a price.",
+        of=lambda it: it.per_s(60 * it.spent.usd),
+    )
+    recent_rollouts_per_s: float = shown(
+        "Rollouts a second, over the last ten seconds.", curve="throughput/rollouts_per_s"
+    )
+    recent_output_tokens_per_s: float | None = shown(
+        "Output tokens a second, over the last ten seconds.", curve="throughput/output_tokens_per_s"
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Cost:
     """Of this run, in US dollars."""
 
-    usd: float | None
-    usd_per_minute: float | None
-    projected_usd: float | None
-    tokens: int
-    unpriced_calls: int
+    usd: float | None = shown(
+        "Cost of this run, if every call has a price.", "cost_dollars_total", "cost/usd"
+    )
+    usd_per_minute: float | None = shown("The same a minute, on average.")
+    projected_usd: float | None = shown(
+        "Expected cost of this run at its end.", "cost_projected_dollars", "cost/projected_usd"
+    )
+    tokens: int = shown("Input and output tokens of all calls.", of=lambda it: it.spent.tokens)
+    calls: int = shown("Calls of models.", of=lambda it: it.spent.calls)
+    unpriced_calls: int = shown("Calls without a price.", of=lambda it: it.spent.unpriced)
+    priced_usd: float = shown("Cost of the calls with a price.", of=lambda it: it.spent.usd)
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Parallel:
     """The limit on what is in flight. `floor` and `ceiling` differ if it adapts."""
 
-    limit: int
-    floor: int
-    ceiling: int
-    why: str
-    """The reason of its last change; empty if it never changed."""
-    changed_at_s: float | None
-    """Seconds since the start of the run."""
+    limit: int = shown("Limit on the rollouts in flight.", "parallelism_limit", "rollouts/limit")
+    floor: int = shown("The lowest limit that it may take.")
+    ceiling: int = shown("The highest limit that it may take.")
+    why: str = shown("Why it was last changed, or empty.")
+    changed_at_s: float | None = shown("When that was, in seconds since the start.")
+
+    @property
+    def adapts(self) -> bool:
+        return self.floor < self.ceiling
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Holdup:
     """What the slots wait for most."""
 
-    part: str
-    share: float
-    sentence: str
+    part: str = shown("The part of the work, such as model or tools.")
+    share: float = shown("Share of the time that it takes.")
+    sentence: str = shown("The same in a sentence.")
+
+    def short(self) -> str:
+        """`model 93%`: for the progress line."""
+        return shorten(self.part, self.share)
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class FailureClass:
-    """The failures of this run with one class of error, and the message of the last."""
+    """The failures of this run with one class of error."""
 
-    name: str
-    number: int
-    message: str
+    name: str = shown("The class of the error.")
+    number: int = shown(
+        "Failures of this run, by class of error.", "failures_total", "errors/{name}"
+    )
+    message: str = shown("The message of the last one.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Waiting:
     """A rollout in flight, and what it waits for."""
 
-    rollout: str
-    """As `+only=…` takes it."""
-    agent: str
-    seconds: float
-    stage: str
+    rollout: str = shown("As `+only=…` takes it.")
+    agent: str = shown("Its agent.")
+    seconds: float = shown("Seconds since it began.")
+    stage: str = shown("What it waits for.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class RunPart:
     """An agent, or an arm."""
 
-    name: str
-    rollouts: int
-    reward: Mean | None
+    name: str = shown("Its name.")
+    rollouts: int = shown("Rollouts of the {label} on disk.", "{label}_rollouts")
+    reward: Mean | None = shown(
+        "Mean reward of the {label}.", "{label}_reward_mean", "reward/{label}/{name}"
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Ended:
     """A rollout that has ended lately."""
 
-    rollout: str
-    agent: str
-    status: Literal["verified", "unscored", "unverified", "failed"]
-    reward: float | None
-    seconds: float | None
-    output_tokens: int | None
-    cost_usd: float | None
-    error: str
-    """Empty unless it failed."""
+    rollout: str = shown("As `+only=…` takes it.")
+    agent: str = shown("Its agent.")
+    status: Literal["verified", "unscored", "unverified", "failed"] = shown(
+        "verified, unscored, unverified or failed."
+    )
+    reward: float | None = shown("Its reward.")
+    seconds: float | None = shown("Its duration in seconds.")
+    output_tokens: int | None = shown("Its output tokens.")
+    cost_usd: float | None = shown("Its cost in US dollars.")
+    error: str = shown("Why it failed, or empty.")
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class KnobChange:
     """What a person has changed during the run."""
 
-    at: str
-    by: str
-    what: str
-    old: Any
-    new: Any
+    at: str = shown("When, in UTC.")
+    by: str = shown("Who.")
+    what: str = shown("The knob, or the rollout.")
+    old: Any = shown("Its value before.")
+    new: Any = shown("Its value after.")
 
     def __str__(self) -> str:
         return f"{self.what}: {_spell(self.old)} → {_spell(self.new)}"
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Snapshot:
-    """`number` counts the snapshots of a run."""
+    """A run at one moment."""
 
-    number: int
-    at: str
-    """The time in UTC."""
-    run_id: str
-    output: str
-    pid: int
-    state: State
-    elapsed_s: float
-    counts: PlanCounts
-    finished: int
-    """Rollouts that have ended in this run, with and without a result."""
-    reward: Mean | None
-    speed: Speed
-    output_tokens: int
-    """Of this run."""
-    cost: Cost | None
-    parallel: Parallel
-    max_cost_usd: float | None
-    max_total_tokens: int | None
-    max_minutes: float | None
-    holdup: Holdup | None
-    failures: tuple[FailureClass, ...]
-    """The most frequent first."""
-    slowest: tuple[Waiting, ...]
-    """Those in flight that began first."""
-    stages: dict[str, int]
-    """What is waited for → attempts in flight."""
-    agents: tuple[RunPart, ...]
-    arms: tuple[RunPart, ...]
-    gauges: dict[str, float]
-    """Figures of what works beside the run, such as a trainer, by the names that trackers use."""
-    alarms: tuple[str, ...]
-    """What a person should look at, the last one first."""
-    tail: tuple[Ended, ...]
-    """The last one first."""
-    changes: tuple[KnobChange, ...]
-    """The last one first."""
+    number: int = shown("Which snapshot of the run it is.")
+    at: str = shown("The time, in UTC.")
+    run_id: str = shown("The id of the run.")
+    output: str = shown("The file of its rollouts, or empty.")
+    pid: int = shown("The id of its process.")
+    state: State = shown("running, pausing, paused, stopping or ended.")
+    elapsed_s: float = shown("Time since the run began.", "run_duration_seconds", "time/elapsed_s")
+    counts: PlanCounts = shown(
+        "The whole plan, with the rollouts of earlier runs.", of=lambda it: make(PlanCounts, it)
+    )
+    this_run: RunCounts = shown("This run alone.", of=lambda it: make(RunCounts, it))
+    finished: int = shown("Rollouts that have ended in this run.")
+    left_s: float | None = shown("Seconds to its end, at the present speed.")
+    reward: Mean | None = shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")
+    speed: Speed = shown("Speed of this run.", of=lambda it: make(Speed, it))
+    output_tokens: int = shown("Output tokens of this run.", "output_tokens_total", "tokens/output")
+    cost: Cost | None = shown("Cost of this run, if anything has a price.")
+    parallel: Parallel = shown("The limit on what is in flight.", of=lambda it: make(Parallel, it))
+    max_cost_usd: float | None = shown("Limit on the cost.")
+    max_total_tokens: int | None = shown("Limit on the tokens.")
+    max_minutes: float | None = shown("Limit on the time.")
+    holdup: Holdup | None = shown("The bottleneck.")
+    failures: tuple[FailureClass, ...] = shown(
+        "Failures by class of error, the most frequent first.", label="class"
+    )
+    slowest: tuple[Waiting, ...] = shown("Rollouts in flight that began first.")
+    stages: dict[str, int] = shown(
+        "Rollouts in flight, by what they wait for.", "waiting", label="stage"
+    )
+    agents: tuple[RunPart, ...] = shown("Each agent.", label="agent", curves_from=2)
+    arms: tuple[RunPart, ...] = shown("Each arm.", label="arm", curves_from=2)
+    gauges: dict[str, float] = shown(
+        "Figures of programs that work with the run, such as a trainer.",
+        curve="{name}",
+        label="gauge",
+    )
+    alarms: tuple[str, ...] = shown("What a person should look at, the last first.")
+    tail: tuple[Ended, ...] = shown("What has ended lately, the last first.")
+    changes: tuple[KnobChange, ...] = shown("What people have changed, the last first.")
+
+
+def make(kind: type[T], moment: Any) -> T:
+    """A value of a declared class, with each figure read from a `Moment`."""
+    return kind(
+        **{
+            name: shown.of(moment) if shown.of else getattr(moment, name)
+            for name, shown, _ in _declared(kind)
+        }
+    )
+
+
+class Figure(NamedTuple):
+    """A number that is known, under its names in Prometheus and in trackers."""
+
+    value: float
+    about: str
+    metric: str
+    curve: str
+    labels: Mapping[str, str]
+
+
+def figures_of(snapshot: Snapshot) -> Iterator[Figure]:
+    """The numbers of a snapshot that have a name."""
+    return (each for each in _walk(snapshot, {}, True) if each.metric or each.curve)
+
+
+def _walk(found: Any, labels: Mapping[str, str], is_drawn: bool) -> Iterator[Figure]:
+    for name, shown, _ in _declared(type(found)):
+        value, label = getattr(found, name), shown.label
+        if isinstance(value, int | float):
+            yield _figure(value, shown, {label: name} if label else labels, is_drawn)
+        elif isinstance(value, Mean):
+            yield _figure(value.value, shown, labels, is_drawn)
+            if not labels:
+                yield from _walk(value, labels, is_drawn)
+        elif isinstance(value, Mapping):
+            yield from (_figure(each, shown, {label: key}, True) for key, each in value.items())
+        elif isinstance(value, tuple) and label:
+            is_many = len(value) >= shown.curves_from
+            for part in value:
+                yield from _walk(part, {label: part.name}, is_many)
+        elif is_dataclass(value):
+            yield from _walk(value, labels, is_drawn)
+
+
+def _figure(value: float, shown: Shown, labels: Mapping[str, str], is_drawn: bool) -> Figure:
+    def fill(text: str) -> str:
+        for label, name in labels.items():
+            text = text.replace("{label}", label).replace("{name}", name)
+        return text
+
+    curve = fill(shown.curve) if is_drawn else ""
+    return Figure(value, fill(shown.about), fill(shown.metric), curve, labels)
+
+
+@cache
+def _declared(kind: type[Any]) -> list[tuple[str, Shown, Any]]:
+    """Name, declaration and type of each figure of a class."""
+    hints = get_type_hints(kind)
+    return [(each.name, each.metadata["shown"], hints[each.name]) for each in fields(kind)]
+
+
+TYPES = {
+    **{bool: "true or false", int: "whole number", float: "number", str: "text"},
+    **{NoneType: "null", dict: "object", tuple: "list", Literal: "text", Any: "any value"},
+}
+
+
+def describe(kind: type[Any] = Snapshot, before: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, type and meaning of each figure, for the reference."""
+    for name, shown, hint in _declared(kind):
+        choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        names = [TYPES.get(get_origin(each) or each, "object") for each in choices]
+        yield f"{before}{name}", " or ".join(names), shown.about
+        for inner in (choices[0], *get_args(choices[0])):
+            if is_dataclass(inner) and isinstance(inner, type):
+                label = shown.label or "{label}"
+                for inside, type_name, about in describe(inner, f"{before}{name}."):
+                    yield inside, type_name, about.replace("{label}", label)
 
 
 def _spell(value: Any) -> str:

@@ -244,8 +244,8 @@ class Bottleneck:
     """Share of the requests sent that are in vLLM's engine, if that is known."""
 
     def short(self) -> str:
-        """`model 93%`: for the progress line."""
-        return f"{SHORT.get(self.part, self.part)} {self.share:.0%}"
+        """`model 93%`: for the throughput log."""
+        return shorten(self.part, self.share)
 
     def figures(self) -> JsonObject:
         """The entry in the metrics file."""
@@ -266,6 +266,11 @@ class Bottleneck:
             found["workers_busy"] = round(load.busy, 4)
             found["workers_cpu"] = round(load.cpu_s / self.client.elapsed_s, 4)
         return found
+
+
+def shorten(part: str, share: float) -> str:
+    """`model 93%`: in the progress line."""
+    return f"{SHORT.get(part, part)} {share:.0%}"
 
 
 def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...launch.exposition import Family, expose, make_registry, single
+from ...launch.exposition import Family, expose, make_registry
 from ...serving.sockets import bind_page, url_of
 from ...serving.transport.app import served
 from ...types import Outcome, Rollout, Say
-from ..live.snapshot import PlanCounts, Snapshot
+from ..live.snapshot import Figure, Snapshot, figures_of
 
 PREFIX = "rollout_kit"
 
@@ -30,7 +30,9 @@ class RunPage:
         from prometheus_client import Histogram
 
         self._snapshot: Snapshot | None = None
-        self._registry = make_registry(self._families)
+        self._registry = make_registry(
+            lambda: families_of(self._snapshot) if self._snapshot else ()
+        )
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Any:
             return Histogram(f"{PREFIX}_{name}", text, buckets=buckets, registry=self._registry)
@@ -60,12 +62,21 @@ class RunPage:
         """The reply to a scrape."""
         return expose(self._registry, request.headers.get("accept", ""))
 
-    def _families(self) -> Iterator[Family]:
-        if (snapshot := self._snapshot) is None:
-            return
-        yield from _counts(snapshot.counts)
-        yield from _figures(snapshot)
-        yield from _parts(snapshot)
+
+def families_of(snapshot: Snapshot) -> Iterator[Family]:
+    """The figures of a snapshot that have a name in Prometheus."""
+    found: dict[str, list[Figure]] = {}
+    for each in figures_of(snapshot):
+        if each.metric:
+            found.setdefault(each.metric, []).append(each)
+    for metric, figures in found.items():
+        yield Family(
+            "counter" if metric.endswith("_total") else "gauge",
+            f"{PREFIX}_{metric.removesuffix('_total')}",
+            " ".join(dict.fromkeys(each.about for each in figures)),
+            {tuple(each.labels.values()): each.value for each in figures},
+            tuple(figures[0].labels),
+        )
 
 
 @asynccontextmanager
@@ -77,72 +88,3 @@ async def serve_page(page: RunPage, port: int, token: str, say: Say) -> AsyncIte
     app = Starlette(routes=[Route("/metrics", page.answer)])
     async with served(app, sock, token):
         yield
-
-
-def _counts(counts: PlanCounts) -> Iterator[Family]:
-    def gauge(name: str, text: str, value: float | None) -> Family:
-        return single("gauge", f"{PREFIX}_rollouts_{name}", text, value)
-
-    yield gauge("planned", "Rollouts of the plan, with those of earlier runs.", counts.planned)
-    yield gauge("owed", "Rollouts that have not begun.", counts.owed)
-    yield gauge("in_flight", "Rollouts that run.", counts.in_flight)
-    yield gauge("parked", "Responses that wait for a verdict without a slot.", counts.parked)
-    ended = {"done": counts.done, "failed": counts.failed, "unverified": counts.unverified}
-    yield Family(
-        "counter",
-        f"{PREFIX}_rollouts",
-        "Rollouts that have ended, with those of earlier runs that are on disk.",
-        {(status,): number for status, number in ended.items()},
-        ("status",),
-    )
-
-
-def _figures(snapshot: Snapshot) -> Iterator[Family]:
-    def gauge(name: str, text: str, value: float | None) -> Family:
-        return single("gauge", f"{PREFIX}_{name}", text, value)
-
-    reward, cost = snapshot.reward, snapshot.cost
-    yield gauge("parallelism_limit", "Limit on the rollouts in flight.", snapshot.parallel.limit)
-    yield gauge("run_duration_seconds", "Time since the run began.", snapshot.elapsed_s)
-    if reward is not None:
-        yield gauge("reward_mean", "Mean reward of all that is on disk.", reward.value)
-        yield gauge("reward_mean_low", "Lower end of its 95 % interval.", reward.low)
-        yield gauge("reward_mean_high", "Upper end of its 95 % interval.", reward.high)
-    text = "Output tokens of this run."
-    yield single("counter", f"{PREFIX}_output_tokens", text, snapshot.output_tokens)
-    if cost is not None:
-        yield single("counter", f"{PREFIX}_cost_dollars", "Cost of this run.", cost.usd)
-        yield gauge("cost_projected_dollars", "Its cost in the end.", cost.projected_usd)
-    yield Family(
-        "counter",
-        f"{PREFIX}_failures",
-        "Rollouts of this run without a result, by class of error.",
-        {(each.name,): each.number for each in snapshot.failures},
-        ("class",),
-    )
-    yield Family(
-        "gauge",
-        f"{PREFIX}_waiting",
-        "Rollouts in flight, by what they wait for.",
-        {(stage,): number for stage, number in snapshot.stages.items()},
-        ("stage",),
-    )
-
-
-def _parts(snapshot: Snapshot) -> Iterator[Family]:
-    """Each agent, and each arm."""
-    for kind, parts in (("agent", snapshot.agents), ("arm", snapshot.arms)):
-        yield Family(
-            "gauge",
-            f"{PREFIX}_{kind}_rollouts",
-            f"Rollouts of the {kind} on disk.",
-            {(each.name,): each.rollouts for each in parts},
-            (kind,),
-        )
-        yield Family(
-            "gauge",
-            f"{PREFIX}_{kind}_reward_mean",
-            f"Mean reward of the {kind}.",
-            {(each.name,): each.reward.value for each in parts if each.reward},
-            (kind,),
-        )

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...responses import content_texts, input_items
 from ...types import JsonObject, Outcome, Rollout
-from ..live.snapshot import Snapshot
+from ..live.snapshot import Snapshot, figures_of
 
 COLUMNS = (
     *("task_id", "agent", "scope", "rollout_index", "reward", "prompt", "answer", "scores"),
@@ -19,29 +19,7 @@ MAX_CELL = 10_000
 
 def scalars_of(snapshot: Snapshot) -> dict[str, float]:
     """The figures that are known, by the names under which trackers draw them."""
-    counts, speed, reward, cost = snapshot.counts, snapshot.speed, snapshot.reward, snapshot.cost
-    found: dict[str, Any] = {
-        "rollouts/planned": counts.planned,
-        "rollouts/done": counts.done,
-        "rollouts/failed": counts.failed,
-        "rollouts/unverified": counts.unverified,
-        "rollouts/in_flight": counts.in_flight,
-        "rollouts/limit": snapshot.parallel.limit,
-        "throughput/rollouts_per_s": speed.recent_rollouts_per_s,
-        "throughput/output_tokens_per_s": speed.recent_output_tokens_per_s,
-        "tokens/output": snapshot.output_tokens,
-        "time/elapsed_s": snapshot.elapsed_s,
-    }
-    if reward is not None:
-        found |= {"reward/mean": reward.value, "reward/low": reward.low, "reward/high": reward.high}
-    if cost is not None:
-        found |= {"cost/usd": cost.usd, "cost/projected_usd": cost.projected_usd}
-    for kind, parts in (("agent", snapshot.agents), ("arm", snapshot.arms)):
-        if len(parts) > 1:
-            known = {f"reward/{kind}/{each.name}": each.reward for each in parts}
-            found |= {name: mean.value for name, mean in known.items() if mean is not None}
-    found |= {f"errors/{each.name}": each.number for each in snapshot.failures}
-    return only_numbers(found | snapshot.gauges)
+    return only_numbers({each.curve: each.value for each in figures_of(snapshot) if each.curve})
 
 
 def final_figures(metrics: JsonObject) -> dict[str, float]:

@@ -71,6 +71,8 @@ class Tracking:
     _traces: Link | None = None
     _page: "RunPage | None" = None
     _step: int = 0
+    _is_verified: bool = True
+    """Whether no response waits for a verdict."""
     _figures: dict[str, float] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -113,8 +115,7 @@ class Tracking:
         """Follow the figures."""
         if self._page is not None:
             self._page.read(snapshot)
-        counts = snapshot.counts
-        self._step = counts.done + counts.failed + counts.unverified
+        self._step, self._is_verified = snapshot.counts.ended, not snapshot.counts.unverified
         self._figures = scalars_of(snapshot) if self._curves else {}
         for each in self._curves:
             each.latest.put(self._step, self._figures)
@@ -159,8 +160,7 @@ class Tracking:
     def _last(self, each: Curves, paths: OutputPaths | None, is_done: bool) -> Iterator[Message]:
         if table := each.sample.table():
             yield Message("table", {**table, "step": self._step}, "the table")
-        is_verified = not self.run.tally.unverified
-        files = list(_files(paths, is_verified)) if paths and each.has_files else []
+        files = list(_files(paths, self._is_verified)) if paths and each.has_files else []
         if files and paths:
             content = {"name": paths.main.stem, "paths": files}
             yield Message("files", content, "the files")

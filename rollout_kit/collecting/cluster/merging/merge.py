@@ -257,9 +257,7 @@ class Merge:
         asked = (last_input(each).get("num_repeats") for each in self._manifests)
         made = max(self._copied.indexes) + 1
         repeats = max((each for each in asked if isinstance(each, int)), default=made)
-        nothing = {"rollouts": 0, "output_tokens": 0, "elapsed_s": 0.0, "requests_429": 0}
-        metrics = found.report(counts, nothing, repeats)
-        metrics["throughput"] = {}
+        metrics = found.report(counts, {}, repeats)
         if self._scored:
             metrics["groups"] = tally.figures(len(counted.groups))
         return metrics

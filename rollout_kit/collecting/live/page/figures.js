@@ -24,9 +24,7 @@ export function Whole({ counts }) {
 }
 
 export function Tiles({ now }) {
-  const { reward, speed, cost, parallel, counts, holdup } = now;
-  const left = counts.owed === null ? null : counts.owed + counts.in_flight + counts.parked;
-  const rate = speed.recent_rollouts_per_s || speed.rollouts_per_s;
+  const { reward, speed, cost, parallel, holdup } = now;
   const adapts = parallel.floor !== parallel.ceiling;
   const limits = [
     ["cost", now.max_cost_usd && dollars(now.max_cost_usd)],
@@ -47,7 +45,7 @@ export function Tiles({ now }) {
     <${Tile} name="limit of parallelism" value=${number(parallel.limit)}>
       ${adapts ? `adapts from ${number(parallel.floor)} to ${number(parallel.ceiling)}` : "fixed"}${parallel.why && `: ${parallel.why}`}<//>
     <${Tile} name="time" value=${seconds(now.elapsed_s)}>
-      ${left !== null && rate > 0 && now.state === "running" ? `about ${seconds(left / rate)} to go` : ""}<//>
+      ${now.left_s === null ? "" : `about ${seconds(now.left_s)} to go`}<//>
     <${Tile} name="limits of the run" value=${limits.map(([name, value]) => `${value} ${name}`.replace(" cost", "")).join(", ") || "none"}><//>
   </section>
   ${holdup && html`<p class="note holdup">${holdup.sentence}</p>`}`;
