@@ -299,10 +299,12 @@ def _with_references(block: Block, blocks: list[Block]) -> Block:
     return block._replace(given={**block.given, **found})
 
 
-def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:
+def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) -> list[Block]:
+    """The agent of the only resources server, if no agent is configured. It asks the only model, or
+    the one that is called policy_model."""
     resources = [block.name for block in blocks if block.type == RESOURCES]
     models = [block.name for block in blocks if block.type == MODELS]
-    if not models and not with_policy:
+    if POLICY in models or not (models or with_policy):
         models = [POLICY]
     if len(resources) != 1 or len(models) != 1 or {block.type for block in blocks} & {AGENTS}:
         return []
@@ -314,6 +316,33 @@ def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Bl
         "model_server": {"type": MODELS, "name": models[0]},
     }
     return [Block(name, AGENTS, "simple_agent", given, (name,))]
+
+
+def explain_missing_agent(blocks: list[Block]) -> Iterator[str]:
+    """Why the only resources server gets no agent, if several models could be its policy."""
+    resources = [block.name for block in blocks if block.type == RESOURCES]
+    models = [block.name for block in blocks if block.type == MODELS]
+    has_agent = any(block.type == AGENTS for block in blocks)
+    if len(resources) == 1 and len(models) > 1 and POLICY not in models and not has_agent:
+        yield (
+            f"{resources[0]} gets no agent, as {len(models)} models are configured,"
+            f" {' and '.join(models)}: call the one that answers the tasks {POLICY}, or take the"
+            " others out"
+        )
+
+
+def explain_unasked(found: Mapping[str, Instance]) -> Iterator[str]:
+    """Which models no server asks, though there are agents. One with a port of its own is for
+    requests by URL."""
+    servers = found.values()
+    asked = {each.name for one in servers for each in references(one.settings, None)}
+    models = [one for one in servers if one.type == MODELS]
+    if any(one.type == AGENTS for one in servers):
+        for one in models:
+            if one.name not in asked and one.port is None:
+                others = " and ".join(each.name for each in models if each.name in asked)
+                instead = f": they ask {others}" if others else ""
+                yield f"{one.name} is asked by no agent and no verifier{instead}"
 
 
 def _likely_meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:

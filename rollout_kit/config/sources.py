@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..serving.nemo_gym.checkout import locate
 from ..types import JsonObject
 from . import interpolation
 from .overrides import CONFIG_PATHS, Override
-from .replaced import Replaced
+from .replaced import Exchanged, Replaced
 
 COMMAND_LINE, PROGRAM = "command line", "the program"
 ENV_FILE = "env.yaml"
@@ -66,8 +66,14 @@ class Merged:
     """Values of such keys that are gone."""
     beaten: dict[str, Replaced] = field(default_factory=dict)
     """Dotted path of a leaf → what `env.yaml` or the command line has replaced there."""
+    exchanged: list[Exchanged] = field(default_factory=list)
+    """Implementations of servers that a later source has replaced by others."""
+    released: set[str] = field(default_factory=set)
+    """Top-level keys that the `${…}` of such an implementation used."""
 
     def add(self, layer: Layer) -> None:
+        """Merge a layer over the earlier ones."""
+        self._exchange(layer.tree, layer.origin)
         self._merge(self.tree, layer.tree, layer.origin, ())
 
     def replace_servers(self, values: JsonObject, made: Iterable[str]) -> None:
@@ -97,7 +103,7 @@ class Merged:
         value: Any = override.value
         for key in reversed(override.path):
             value = {key: value}
-        self._merge(self.tree, value, COMMAND_LINE, ())
+        self.add(Layer(COMMAND_LINE, value))
 
     def inherit(self) -> None:
         """Apply NeMo Gym's directives. What they bring comes from the file that has them."""
@@ -124,6 +130,35 @@ class Merged:
             who == origin and (leaf == key or leaf.startswith(f"{key}."))
             for leaf, who in self.origins.items()
         )
+
+    def find_source(self, path: tuple[str, ...], seen: frozenset[str] = frozenset()) -> str:
+        """Where the value at `path` comes from, also if the text there is a `${…}`."""
+        value: Any = self.tree
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, str):
+            return self.origin(*path)
+        names = [name for name in interpolation.find_names(value, path) if name not in seen]
+        given = [name for name in names if name in self.tree]
+        if given:
+            return self.find_source((given[0],), seen | {given[0]})
+        if set_ := [name for name in interpolation.find_variables(value) if name in os.environ]:
+            return f"the environment variable {set_[0]}"
+        return self.origin(*path)
+
+    def _exchange(self, tree: JsonObject, origin: str) -> None:
+        """Remove each implementation of a server for which `tree` has another one."""
+        for name, type_ in product(tree, registry.TYPES):
+            old = _only_implementation(self.tree.get(name), type_)
+            new = _only_implementation(tree[name], type_)
+            if old is None or new is None or old == new:
+                continue
+            was = self.origin(name, type_, old)
+            self.exchanged.append(Exchanged(name, old, was, new, origin))
+            self.released |= {*interpolation.users(self.tree[name].pop(type_))}
+            self._forget((name, type_))
+            gone = f"{name}.{type_}."
+            self.beaten = {at: it for at, it in self.beaten.items() if not at.startswith(gone)}
 
     def _merge(self, into: JsonObject, over: JsonObject, origin: str, prefix: tuple) -> None:
         for key, value in over.items():
@@ -228,6 +263,15 @@ class _Files:
         is_of_checkout = beside.resolve().is_relative_to(self.checkout.resolve())
         place = self.checkout / path
         return place if is_of_checkout and place.exists() else None
+
+
+def _only_implementation(block: Any, type_: str) -> str | None:
+    """The name of the implementation in a server's block; None if it does not have exactly one."""
+    named = block.get(type_) if isinstance(block, dict) else None
+    if not isinstance(named, dict) or len(named) != 1:
+        return None
+    [(name, settings)] = named.items()
+    return name if isinstance(settings, dict | None) else None
 
 
 def _own_paths(tree: JsonObject, origin: str) -> list[str]:
