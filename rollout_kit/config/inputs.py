@@ -62,7 +62,8 @@ def how_to_get(agent: str | None) -> str:
     for root in registry.roots() if agent else ():
         for pattern in ("configs/*.yaml", "*/*/configs/*.yaml"):
             for path in sorted(root.glob(pattern)):
-                if re.search(rf"^{re.escape(str(agent))}:", path.read_text("utf-8"), re.MULTILINE):
+                is_its_run = path.stem == agent and pattern.startswith("configs/")
+                if is_its_run or re.search(rf"^{re.escape(str(agent))}:", path.read_text("utf-8"), re.MULTILINE):
                     place = path.relative_to(root)
                     return f"; '{agent}' is in a file: add  '+config_paths=[{place}]'"
     return ""
