@@ -36,13 +36,14 @@ HOSTED = {"policy_base_url": "http://h.test/v1", "policy_api_key": "k", "policy_
 JUDGED = ("equivalence_llm_judge", "genrm_compare")
 
 BEFORE = {
-    f"resources_servers/{name}/configs/{file}.yaml": f"resources_servers/{name}/configs/{name}.yaml"
-    for name in JUDGED
-    for file in ("rehearsal", "separate_judge")
+    f"{folder}/configs/{file}.yaml": f"resources_servers/{name}/configs/{name}.yaml"
+    for name, judge in zip(JUDGED, ("equal_judge", "equal_scores_judge"), strict=True)
+    for folder, file in (
+        (f"resources_servers/{name}", "rehearsal"),
+        ("responses_api_models/simulated_model", judge),
+    )
 }
-"""A file that changes another → that one."""
-
-JUDGE = "responses_api_models/simulated_model/configs/equal_judge.yaml"
+"""The YAML of a judge → that of the environment whose answers it judges."""
 
 
 def kinds(tree: dict[str, Any]) -> set[str]:
@@ -81,16 +82,13 @@ def test_every_file_is_valid(path: str, tmp_path: Path, monkeypatch: pytest.Monk
     for name in VARIABLES:
         monkeypatch.setenv(name, "https://h.test")
     files = [BEFORE[path]] if path in BEFORE else []
-    files += [JUDGE] if path.endswith("/separate_judge.yaml") else []
     words = [f"+{name}={value}" for name, value in HOSTED.items() if name in text]
     if "???" in text:
         files.append("resources_servers/mcqa/configs/mcqa.yaml")
         agent = next(iter(tree))
         words.append(f"++{agent}.responses_api_agents.{agent}.resources_server.name=mcqa")
     named = [*files, path, *included(path)]
-    if not any(
-        "policy_model" in (parsed(each)) or MODELS in each for each in named if each != JUDGE
-    ):
+    if path in BEFORE or not any(MODELS in kinds(parsed(each)) for each in named):
         files.insert(0, MODEL)
     config = load([f"+config_paths=[{','.join([*files, path])}]", *words], ValidateConfig, tmp_path)
     assert config.instances and not config.warnings
