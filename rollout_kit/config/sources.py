@@ -69,7 +69,7 @@ class Merged:
     exchanged: list[Exchanged] = field(default_factory=list)
     """Implementations of servers that a later source has replaced by others."""
     released: set[str] = field(default_factory=set)
-    """Top-level keys that the `${…}` of such an implementation used."""
+    """Top-level keys that a `${…}` used which a later source has replaced."""
 
     def add(self, layer: Layer) -> None:
         """Merge a layer over the earlier ones."""
@@ -169,6 +169,7 @@ class Merged:
                 self._merge(into[key], value, origin, path)
             else:
                 self._note_beaten(into.get(key), value, origin, ".".join(path))
+                self.released |= {*interpolation.users({key: into.get(key)})}
                 into[key] = deepcopy(value)
                 self._record(value, origin, path)
 
