@@ -19,9 +19,6 @@ from rollout_kit.responses import function_calls
 DOCUMENT = (ROOT / "docs/writing-a-resources-server.md").read_text()
 APP, TEST = "resources_servers/shop/app.py", "resources_servers/shop/tests/test_app.py"
 READING = "resources_servers/shop/reading.py"
-MODEL = "config_paths: [responses_api_models/openai_model/configs/openai_model.yaml]\n"
-"""The reader's `model.yaml`, with a model behind an endpoint."""
-
 VERIFIER, TOOL, STATE, SLOW = 0, 1, 2, 3
 
 
@@ -68,7 +65,6 @@ def test_each_step_is_collected_with_by_the_command_shown(
     with endpoint(shopper) as model:
         place = Workplace(tmp_path, model)
         write(tmp_path, APP, files(APP)[step])
-        write(tmp_path, "model.yaml", MODEL)
         for name in ("shop.yaml", "tasks.jsonl", READING):
             write(tmp_path, name, *files(name))
         name, *argv = command("ng_collect_rollouts")
@@ -87,7 +83,6 @@ def test_a_row_that_does_not_fit_is_refused_before_the_policy_is_asked(tmp_path:
     with endpoint(shopper) as model:
         place = Workplace(tmp_path, model)
         write(tmp_path, APP, files(APP)[TOOL])
-        write(tmp_path, "model.yaml", MODEL)
         write(tmp_path, "shop.yaml", *files("shop.yaml"))
         [row] = files("tasks.jsonl")
         write(tmp_path, "tasks.jsonl", row.replace('"total": 6', '"total": "cheap"'))
