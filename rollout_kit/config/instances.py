@@ -21,7 +21,17 @@ from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving.service import ServerConfig, ServerRef, Service
 from ..types import JsonObject
 from . import fields
-from .instance_keys import APP, CommonKeys, clashes, is_url, name_stray, split_keys
+from .instance_keys import (
+    APP,
+    NUM_REPLICAS,
+    CommonKeys,
+    clashes,
+    explain_old_copies,
+    find_copy_clashes,
+    is_url,
+    name_stray,
+    split_keys,
+)
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -210,6 +220,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
                 problems = [each for each in problems if each.path != ("entrypoint",)]
         else:
+            problems += find_copy_clashes(block.given, NUM_REPLICAS in config.model_fields)
             settings = _likely_meant(own, config)
             problems += fields.find_misplaced_booleans(config, settings)
             try:
@@ -329,6 +340,14 @@ def explain_missing_agent(blocks: list[Block]) -> Iterator[str]:
             f" {' and '.join(models)}: call the one that answers the tasks {POLICY}, or take the"
             " others out"
         )
+
+
+def explain_old_keys(blocks: list[Block], cwd: Path) -> Iterator[str]:
+    """A line for each key of a server that is accepted in place of another one."""
+    for block in blocks:
+        if block.made is None and block.code is None and (config := config_of(block, cwd)):
+            has_replicas = NUM_REPLICAS in config.model_fields
+            yield from explain_old_copies(block.name, block.given, has_replicas)
 
 
 def explain_unasked(found: Mapping[str, Instance]) -> Iterator[str]:

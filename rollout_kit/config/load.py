@@ -175,6 +175,7 @@ def _check(
             *warnings,
             *wired.warnings,
             *instances.explain_missing_agent(wired.blocks),
+            *instances.explain_old_keys(wired.blocks, cwd),
             *idle.find_of_others(merged, command),
             *_warnings(given.overrides, secrets),
         ),
