@@ -57,6 +57,9 @@ IGNORED = frozenset(
 )
 """NeMo Gym's keys that are ignored, so that its YAML files work unchanged."""
 
+PACES = ("requests_per_minute", "tokens_per_minute")
+"""Keys of every model server that limit the requests to an endpoint."""
+
 UNSAFE_CODE = "unsafe_code"
 """The setting of servers that have a sandbox; also the command's key that sets it for all."""
 
@@ -348,6 +351,18 @@ def explain_old_keys(blocks: list[Block], cwd: Path) -> Iterator[str]:
         if block.made is None and block.code is None and (config := config_of(block, cwd)):
             has_replicas = NUM_REPLICAS in config.model_fields
             yield from explain_old_copies(block.name, block.given, has_replicas)
+
+
+def explain_unused_paces(blocks: list[Block], cwd: Path) -> Iterator[str]:
+    """A line for each pace that is set for a model which asks no endpoint."""
+    for block in blocks:
+        paced = [key for key in PACES if block.given.get(key) is not None]
+        if paced and block.type == MODELS and block.made is None and block.code is None:
+            from ..serving.hosted_model import HostedModel  # only where a key asks for it
+
+            if config_of(block, cwd) and not issubclass(block.load(cwd), HostedModel):
+                what = f"{' and '.join(paced)} in {block.name}"
+                yield f"{what} has no effect: {block.implementation} asks no endpoint"
 
 
 def explain_unasked(found: Mapping[str, Instance]) -> Iterator[str]:

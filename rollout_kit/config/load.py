@@ -176,6 +176,7 @@ def _check(
             *wired.warnings,
             *instances.explain_missing_agent(wired.blocks),
             *instances.explain_old_keys(wired.blocks, cwd),
+            *instances.explain_unused_paces(wired.blocks, cwd),
             *idle.find_of_others(merged, command),
             *_warnings(given.overrides, secrets),
         ),
