@@ -22,6 +22,7 @@ from support import HANG_S, blocks
 from test_readme import documents
 from workplace import ROOT
 
+from rollout_kit._moved import home_of
 from rollout_kit.analysis.export.pairs import read_rules
 from rollout_kit.authoring.scaffold import write_server
 from rollout_kit.collecting.data.mapping import Mapping
@@ -41,6 +42,9 @@ note=$(/usr/bin/mktemp "$CALLS/XXXXXX")
 printf '%s\\0' "${0##*/}" "$@" > "$note"
 [ "${0##*/}" != ssh ] || exec /bin/bash -c "${*:2}"
 """
+
+PYTHONS = ("CHECKOUT/.rl/bin", ".venv/bin")
+"""Where else blocks look for an interpreter."""
 
 TOOLS = (
     "curl jq head tail sort uniq wc cat sed awk ssh scp git uv vllm ray split column redis-server"
@@ -154,12 +158,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         write_server("resources_servers/my_env")
     _write_checkout(folder / "Gym")
-    for name in ("bin", "CHECKOUT/.rl/bin", "calls"):
+    for name in ("bin", *PYTHONS, "calls"):
         (folder / name).mkdir(parents=True)
     for name in (*COMMANDS, *OTHERS, *TOOLS.split()):
         (folder / "bin" / name).write_text(STAND_IN)
         (folder / "bin" / name).chmod(0o755)
-    shutil.copy(folder / "bin/python", folder / "CHECKOUT/.rl/bin/python")
+    for name in PYTHONS:
+        shutil.copy(folder / "bin/python", folder / name / "python")
     return folder
 
 
@@ -377,8 +382,22 @@ def _others(tree: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("found", PYTHON, ids=by_place)
-def test_a_python_block_is_python(found: Found) -> None:
-    ast.parse(found.text)
+def test_a_python_block_imports_what_exists(found: Found) -> None:
+    for node in ast.walk(ast.parse(found.text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rollout_kit"):
+            try:
+                module = import_module(str(node.module))
+            except ModuleNotFoundError as error:  # a trainer, which is not installed here
+                assert not str(error.name).startswith("rollout_kit"), node.module
+                continue
+            assert [each.name for each in node.names if not hasattr(module, each.name)] == []
+
+
+def test_pages_teach_no_import_path_of_earlier_versions() -> None:
+    for path in documents():
+        if path.name != "CHANGELOG.md":
+            named = re.findall(r"\brollout_kit(?:\.[a-z_]+)+", path.read_text())
+            assert [each for each in named if home_of(each)] == [], path
 
 
 def test_no_block_escapes() -> None:
