@@ -205,7 +205,7 @@ def read(
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     _check_for_names(words, command)
-    merged = Merged()
+    merged = Merged(cwd=cwd)
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
     asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE

@@ -59,6 +59,8 @@ class Merged:
     """The merged layers; `origins` maps the dotted path of each leaf to its source."""
 
     tree: JsonObject = field(default_factory=dict)
+    cwd: Path | None = None
+    """The working folder, in which implementations are looked up."""
     origins: dict[str, str] = field(default_factory=dict)
     overridden: set[str] = field(default_factory=set)
     """Top-level keys of files that the command line has changed."""
@@ -73,8 +75,11 @@ class Merged:
 
     def add(self, layer: Layer) -> None:
         """Merge a layer over the earlier ones."""
-        self._exchange(layer.tree, layer.origin)
-        self._merge(self.tree, layer.tree, layer.origin, ())
+        self._merge_blocks(self._write_out(layer.tree), layer.origin)
+
+    def _merge_blocks(self, tree: JsonObject, origin: str) -> None:
+        self._exchange(tree, origin)
+        self._merge(self.tree, tree, origin, ())
 
     def replace_servers(self, values: JsonObject, made: Iterable[str]) -> None:
         """Add what a program gives: each of its servers replaces the files' one of that name."""
@@ -103,7 +108,7 @@ class Merged:
         value: Any = override.value
         for key in reversed(override.path):
             value = {key: value}
-        self.add(Layer(COMMAND_LINE, value))
+        self._merge_blocks(value, COMMAND_LINE)
 
     def inherit(self) -> None:
         """Apply NeMo Gym's directives. What they bring comes from the file that has them."""
@@ -145,6 +150,26 @@ class Merged:
         if set_ := [name for name in interpolation.find_variables(value) if name in os.environ]:
             return f"the environment variable {set_[0]}"
         return self.origin(*path)
+
+    def _write_out(self, tree: JsonObject) -> JsonObject:
+        """The layer, where a server that has the name of its implementation is written without its
+        type in one file and with it in another: both with it from now on."""
+        for name, block in tree.items():
+            old = self.tree.get(name)
+            if not isinstance(old, dict) or not isinstance(block, dict):
+                continue
+            named = [kind for kind in registry.TYPES if (kind in old) != (kind in block)]
+            if len(named) != 1 or registry.find(named[0], name, self.cwd) is None:
+                continue
+            [kind] = named
+            if kind in old:
+                tree = {**tree, name: {kind: {name: block}}}
+            else:
+                self.tree[name] = {kind: {name: old}}
+                inside, written = f"{name}.", f"{name}.{kind}.{name}."
+                for at in [at for at in self.origins if at.startswith(inside)]:
+                    self.origins[written + at.removeprefix(inside)] = self.origins.pop(at)
+        return tree
 
     def _exchange(self, tree: JsonObject, origin: str) -> None:
         """Remove each implementation of a server for which `tree` has another one."""

@@ -164,3 +164,42 @@ def test_an_agent_of_its_own_asks_the_policy_model_among_several(folder: Path) -
     assert "exact_simple_agent" not in config.instances
     [warning] = config.warnings
     assert "exact gets no agent, as 2 models are configured, hosted and other: call" in warning
+
+
+SHORT = "string_match: {regex_timeout_s: 2}\n"
+WHOLE = "string_match: {resources_servers: {string_match: {port: 8001}}}\n"
+
+
+@pytest.mark.parametrize("texts", [(SHORT, WHOLE), (WHOLE, SHORT)])
+def test_a_server_written_in_short_and_as_a_whole_is_one_server(
+    folder: Path, texts: tuple[str, str]
+) -> None:
+    for name, text in zip(("one.yaml", "two.yaml"), texts, strict=True):
+        (folder / name).write_text(text)
+    config = load(["+config_paths=[one.yaml,two.yaml]"], ValidateConfig)
+    [server] = config.instances.values()
+    assert server.settings == {"regex_timeout_s": 2} and server.port == 8001
+    place = "string_match.resources_servers.string_match"
+    origins = {config.origins[f"{place}.{key}"] for key in ("regex_timeout_s", "port")}
+    assert origins == {"one.yaml", "two.yaml"} and not config.notes
+
+
+def test_another_implementation_replaces_a_server_that_was_written_in_short(folder: Path) -> None:
+    (folder / "one.yaml").write_text("simulated_model: {text: hello}\n")
+    other = "simulated_model: {responses_api_models: {local_model: {}}}\n"
+    (folder / "two.yaml").write_text(other)
+    config = load(["+config_paths=[one.yaml,two.yaml]"], ValidateConfig)
+    assert config.instances["simulated_model"].implementation == "local_model"
+    [note] = config.notes
+    assert note.endswith("local_model from two.yaml, instead of simulated_model from one.yaml")
+
+
+def test_env_yaml_can_name_the_usual_model(folder: Path) -> None:
+    (folder / "run.yaml").write_text(MADE_HERE)
+    (folder / "usual.yaml").write_text(OTHER)
+    (folder / "env.yaml").write_text("config_paths: [usual.yaml]\n")
+    config = load(["+config_paths=[run.yaml]"], ValidateConfig)
+    assert config.instances["policy_model"].implementation == "simulated_model"
+    local = "responses_api_models/local_model/configs/local_model.yaml"
+    config = load([f"+config_paths=[run.yaml,{local}]"], ValidateConfig)
+    assert config.instances["policy_model"].implementation == "local_model"
