@@ -1,4 +1,4 @@
-"""Each key of each server is documented: in its README, or on the page of the keys of all."""
+"""The README of each server names all of its keys, and the reference the keys of all servers."""
 
 import json
 import re
@@ -8,14 +8,11 @@ import pytest
 from workplace import ROOT
 
 from rollout_kit.config.fields import spellings
-from rollout_kit.config.instance_keys import CommonKeys
 from rollout_kit.config.keys import ValidateConfig
 from rollout_kit.config.load import load
 from rollout_kit.serving import registry
 from rollout_kit.serving.model import ModelConfig
 from rollout_kit.serving.resources_server import ResourcesServer
-
-PAGE = ROOT / "docs/server-keys.md"
 
 SERVERS = [
     (kind, path.parent.name)
@@ -44,7 +41,7 @@ def test_the_readme_of_a_server_has_all_of_its_keys(kind: str, name: str) -> Non
     config = registry.load(kind, name).Config
     readme = ROOT / kind / name / "README.md"
     text, cells = readme.read_text(), read_tables(readme)
-    assert "docs/server-keys.md" in text, "it names the page with the keys of all servers"
+    assert "docs/reference/configuration.md" in text, "it has the keys of all servers"
     elsewhere = {*OF_ALL[kind].model_fields} if kind in OF_ALL else set()
     if (listed := ROOT / kind / name / "vllm_options.json").exists():
         elsewhere |= {*json.loads(listed.read_text())["options"]}  # vLLM documents them
@@ -54,13 +51,6 @@ def test_the_readme_of_a_server_has_all_of_its_keys(kind: str, name: str) -> Non
         if key not in elsewhere and not is_named(spellings(key, field), cells)
     ]
     assert missing == []
-
-
-def test_the_page_has_the_keys_of_all_servers() -> None:
-    cells = read_tables(PAGE)
-    for model in (CommonKeys, *OF_ALL.values()):
-        missing = [key for key in model.model_fields if not is_named([key], cells)]
-        assert missing == [], model
 
 
 def test_a_pace_without_an_endpoint_is_reported(tmp_path: Path) -> None:
