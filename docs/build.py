@@ -28,7 +28,7 @@ LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!https?:|mailto:|#)([^)#\"\s]+)")
 def main(words: Sequence[str]) -> int:
     """Build the site; returns the exit status."""
     shutil.rmtree(SITE, ignore_errors=True)
-    pages = ["README.md", "CHANGELOG.md", *_documents()]
+    pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *_documents()]
     readmes = [f"{type_}/{folder.name}/README.md" for type_, folder in servers()]
     for page in (*pages, *readmes):
         _place(Path(page))

@@ -16,7 +16,7 @@ from ..config.inputs import choose_agent, parse_only
 from ..config.instances import UNSAFE_CODE
 from ..config.keys import CollectConfig, Parallelism, ReverifyConfig, RolloutsCommand
 from ..config.load import Config
-from ..config.replaced import Replaced
+from ..config.replaced import Replaced, Targets
 from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
 from ..secrets import mask
@@ -147,6 +147,8 @@ class Collection(Generic[AnyConfig, AnySource]):
     warmup: Warmup = Warmup()
     replaced: Mapping[str, Replaced] = field(default_factory=dict)
     """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
+    targets: Mapping[str, Targets] = field(default_factory=dict)
+    """Where each server of the files comes from, and what says which model it asks."""
     audit: tuple[float, int] = (0.0, 0)
     """Share of the verdicts that are made a second time, and the seed that draws them."""
     limiter: Limiter | None = None
@@ -222,8 +224,7 @@ async def open_collection(
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
-        output, appends = str(command.output_jsonl_fpath), command.resume == "append"
-        scopes = find_scopes(made_by(known), journal.contents, manifest, appends, output)
+        scopes = _find_scopes(command, known, journal, manifest)
         journal.contents.keep_refused(partial(_fingerprints, plans))
         tariffs = {agent: each.tariff for agent, each in known.items()}
         manifest.note_prices(tariffs)
@@ -253,10 +254,21 @@ async def open_collection(
         notes=notes,
         warmup=Warmup(command.warmup, command.responses_create_params),
         replaced=_mask_values(config),
+        targets=config.targets,
         audit=(command.audit_fraction, AUDIT_SEED),
         limiter=parts.limiter,
         budget=parts.budget,
     )
+
+
+def _find_scopes(
+    command: CollectConfig,
+    known: Mapping[str, KnownAgent],
+    journal: AnyJournal,
+    manifest: Manifest,
+) -> dict[tuple[str, str], str]:
+    output, appends = str(command.output_jsonl_fpath), command.resume == "append"
+    return find_scopes(made_by(known), journal.contents, manifest, appends, output)
 
 
 def _note_settings(

@@ -91,10 +91,20 @@ def _say_who_runs(collection: Collection, progress: Progress) -> None:
         hosts = f" at {', '.join(plan.hosts)}" if plan.hosts else ""
         why = list(explain(collection.replaced, (agent, str(plan.model_server))))
         text = f"Agent {agent}{model}{hosts}" + (f" ({'; '.join(why)})" if why else "")
+        sources = _name_sources(collection, plan.server or agent, plan.model_server)
         about = {"agent": agent, "model": plan.model, "hosts": list(plan.hosts)}
-        progress.say(text, event="agent", **about)
+        progress.say(f"{text}\n  {sources}", event="agent", **about, sources=sources)
     if (more := len(plans) - MAX_AGENTS) > 0:
         progress.say(f"… and {number_of(more, 'other agent')}")
+
+
+def _name_sources(collection: Collection, agent: str, model_server: str | None) -> str:
+    """Which files, or which other source, an agent, its model and its endpoint come from."""
+    if not collection.targets:
+        head = collection.command.head_server
+        return f"from the ng_run at {head.host}:{head.port}"
+    found = {name: collection.targets.get(name) for name in (agent, model_server) if name}
+    return "; ".join(f"{name} is {its or 'made automatically'}" for name, its in found.items())
 
 
 def _say_plan(collection: Collection, progress: Progress) -> None:

@@ -71,13 +71,16 @@ def run(name: str, words: Sequence[str]) -> int:
 
 
 def load(words: Sequence[str], command: type[AnyCommand]) -> "Config[AnyCommand]":
-    """Load the configuration of a command; show warnings, and log with masked secrets from now."""
+    """Load the configuration of a command; show its warnings and notes. From now on, logs have
+    masked secrets."""
     from ..config.load import load
 
     config = load(words, command)
     _mask_logs(config.secrets)
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    for note in config.notes:
+        print(note, file=sys.stderr)
     return config
 
 

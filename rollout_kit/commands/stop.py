@@ -5,7 +5,7 @@ import time
 
 from ..config.keys import ControlConfig
 from ..errors import ConfigError
-from ..launch.head_client import found_head
+from ..launch.head_client import OTHER_PLACE, found_head
 from . import entry
 
 STOP_S = 30.0
@@ -20,7 +20,8 @@ def main(words: list[str]) -> int:
 
 async def _stop(command: ControlConfig) -> int:
 
-    async with found_head(command.head_server, command.auth_token) as head:
+    nothing = f"nothing to stop; {OTHER_PLACE}"
+    async with found_head(command.head_server, command.auth_token, nothing) as head:
         await head.stop()
         give_up = time.monotonic() + STOP_S
         while await head.answers():

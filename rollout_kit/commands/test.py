@@ -22,13 +22,15 @@ def main(words: list[str]) -> int:
             f"entrypoint={entrypoint}: no such server{suggest(entrypoint, known)};"
             " ng_init_resources_server creates one"
         )
-    failed = 0
+    failed = warned = 0
     for finding in examine(folder):
         outcome = "FAILED" if finding.problem else "warning" if finding.warning else "ok"
         print(f"{outcome:<8}{finding.what}", flush=True)
         for line in (finding.problem or finding.warning).splitlines():
             print(f"          {line}")
         failed += bool(finding.problem)
+        warned += bool(finding.warning)
     outcome = f"{number_of(failed, 'check')} failed" if failed else "all checks passed"
-    print(f"{entrypoint}: {outcome}")
+    warnings = f", {number_of(warned, 'warning')}" if warned else ""
+    print(f"{entrypoint}: {outcome}{warnings}")
     return entry.FAILED if failed else 0

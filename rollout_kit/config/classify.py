@@ -59,7 +59,7 @@ def classify(
             adopted, wrong = instances.adopt(block, gym)
             blocks.append(adopted)
             problems += [f"{line} [{merged.origin(*block.path)}]" for line in wrong]
-        elif key in used:
+        elif key in used or (key in merged.released and not typed):
             continue
         elif key in OLD_KEYS:
             warnings.append(f"'{key}' is ignored, there is no such key any more: {OLD_KEYS[key]}")

@@ -336,7 +336,8 @@ COMMANDS = {
         "check everything without starting anything",
         (
             'ng_validate "+config_paths=[configs/quickstart.yaml]"',
-            'ng_validate "+config_paths=[a.yaml,b.yaml]" +policy_model_name=gpt-4o-mini',
+            'ng_validate "+config_paths=[exact.yaml,'
+            'responses_api_models/openai_model/configs/openai.yaml]"',
         ),
     ),
     "ng_list": CommandInfo(

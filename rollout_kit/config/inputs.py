@@ -59,12 +59,17 @@ def _entries(values: JsonObject, agent: str | None) -> list[JsonObject]:
 
 def how_to_get(agent: str | None) -> str:
     """The YAML that has the agent, as a clause with the word to add; empty if none has it."""
+    block = re.compile(rf"^{re.escape(str(agent))}:", re.MULTILINE)
     for root in registry.roots() if agent else ():
-        for pattern in ("configs/*.yaml", "*/*/configs/*.yaml"):
-            for path in sorted(root.glob(pattern)):
-                if re.search(rf"^{re.escape(str(agent))}:", path.read_text("utf-8"), re.MULTILINE):
-                    place = path.relative_to(root)
-                    return f"; '{agent}' is in a file: add  '+config_paths=[{place}]'"
+        of_that_name = [path for path in [root / f"configs/{agent}.yaml"] if path.exists()]
+        for path in [
+            *of_that_name,
+            *sorted(root.glob("configs/*.yaml")),
+            *sorted(root.glob("*/*/configs/*.yaml")),
+        ]:
+            if path in of_that_name or block.search(path.read_text("utf-8")):
+                place = path.relative_to(root)
+                return f"; '{agent}' is in a file: add  '+config_paths=[{place}]'"
     return ""
 
 

@@ -20,7 +20,8 @@ PLACES = ("local", "process", RAY)
 OF_RAY = ("num_gpus", "num_cpus", "resources")
 """Keys that say what a server needs of a node."""
 
-NUM_REPLICAS = "num_replicas"
+NUM_WORKERS, NUM_REPLICAS = "num_workers", "num_replicas"
+"""The processes of any server; the copies of a model that a server starts, wherever they run."""
 
 LABEL = re.compile(r"[\w-]+")
 
@@ -85,8 +86,30 @@ def split_keys(given: JsonObject) -> tuple[JsonObject, JsonObject]:
     common = {key: value for key, value in given.items() if key in CommonKeys.model_fields}
     own = {key: value for key, value in given.items() if key not in common}
     if common.get("placement") == RAY and NUM_REPLICAS in own and "num_workers" not in common:
-        common["num_workers"] = own.pop(NUM_REPLICAS)
+        common[NUM_WORKERS] = own.pop(NUM_REPLICAS)
     return common, own
+
+
+def find_copy_clashes(given: JsonObject, has_replicas: bool) -> Iterator[fields.Problem]:
+    """Problems of a server whose keys ask for copies in two ways. `has_replicas`: `num_replicas` is
+    one of its own keys."""
+    workers, replicas = given.get(NUM_WORKERS), given.get(NUM_REPLICAS)
+    is_several = isinstance(workers, int) and workers > 1
+    if not (is_several and has_replicas):
+        return
+    if given.get("placement") != RAY and not given.get("base_url"):
+        reason = f"each process would start all copies of the model: write {NUM_REPLICAS}"
+        yield fields.Problem((NUM_WORKERS,), reason, workers)
+    elif given.get("placement") == RAY and replicas is not None:
+        reason = f"leave it out: {NUM_REPLICAS} is the number of copies on all nodes together"
+        yield fields.Problem((NUM_WORKERS,), reason, workers)
+
+
+def explain_old_copies(name: str, given: JsonObject, has_replicas: bool) -> Iterator[str]:
+    """A line for a server on Ray that names its copies by the other key."""
+    meant, old = (NUM_REPLICAS, NUM_WORKERS) if has_replicas else (NUM_WORKERS, NUM_REPLICAS)
+    if given.get("placement") == RAY and given.get(old) is not None and given.get(meant) is None:
+        yield f"{name}: {old} is taken for {meant}, which you should write in its place"
 
 
 def clashes(keys: CommonKeys, common: JsonObject) -> Iterator[fields.Problem]:

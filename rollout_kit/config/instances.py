@@ -21,7 +21,17 @@ from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving.service import ServerConfig, ServerRef, Service
 from ..types import JsonObject
 from . import fields
-from .instance_keys import APP, CommonKeys, clashes, is_url, name_stray, split_keys
+from .instance_keys import (
+    APP,
+    NUM_REPLICAS,
+    CommonKeys,
+    clashes,
+    explain_old_copies,
+    find_copy_clashes,
+    is_url,
+    name_stray,
+    split_keys,
+)
 from .sources import Merged
 
 MODELS, RESOURCES, AGENTS = registry.TYPES
@@ -46,6 +56,9 @@ IGNORED = frozenset(
     ]
 )
 """NeMo Gym's keys that are ignored, so that its YAML files work unchanged."""
+
+PACES = ("requests_per_minute", "tokens_per_minute")
+"""Keys of every model server that limit the requests to an endpoint."""
 
 UNSAFE_CODE = "unsafe_code"
 """The setting of servers that have a sandbox; also the command's key that sets it for all."""
@@ -210,6 +223,7 @@ def check(block: Block, merged: Merged, cwd: Path) -> CheckedBlock:
                 lines.append(f"{block.name}: {error} [{merged.origin(*block.path)}]")
                 problems = [each for each in problems if each.path != ("entrypoint",)]
         else:
+            problems += find_copy_clashes(block.given, NUM_REPLICAS in config.model_fields)
             settings = _likely_meant(own, config)
             problems += fields.find_misplaced_booleans(config, settings)
             try:
@@ -299,10 +313,12 @@ def _with_references(block: Block, blocks: list[Block]) -> Block:
     return block._replace(given={**block.given, **found})
 
 
-def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Block]:
+def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) -> list[Block]:
+    """The agent of the only resources server, if no agent is configured. It asks the only model, or
+    the one that is called policy_model."""
     resources = [block.name for block in blocks if block.type == RESOURCES]
     models = [block.name for block in blocks if block.type == MODELS]
-    if not models and not with_policy:
+    if POLICY in models or not (models or with_policy):
         models = [POLICY]
     if len(resources) != 1 or len(models) != 1 or {block.type for block in blocks} & {AGENTS}:
         return []
@@ -314,6 +330,53 @@ def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool) -> list[Bl
         "model_server": {"type": MODELS, "name": models[0]},
     }
     return [Block(name, AGENTS, "simple_agent", given, (name,))]
+
+
+def explain_missing_agent(blocks: list[Block]) -> Iterator[str]:
+    """Why the only resources server gets no agent, if several models could be its policy."""
+    resources = [block.name for block in blocks if block.type == RESOURCES]
+    models = [block.name for block in blocks if block.type == MODELS]
+    has_agent = any(block.type == AGENTS for block in blocks)
+    if len(resources) == 1 and len(models) > 1 and POLICY not in models and not has_agent:
+        yield (
+            f"{resources[0]} gets no agent, as {len(models)} models are configured,"
+            f" {' and '.join(models)}: call the one that answers the tasks {POLICY}, or take the"
+            " others out"
+        )
+
+
+def explain_old_keys(blocks: list[Block], cwd: Path) -> Iterator[str]:
+    """A line for each key of a server that is accepted in place of another one."""
+    for block in blocks:
+        if block.made is None and block.code is None and (config := config_of(block, cwd)):
+            has_replicas = NUM_REPLICAS in config.model_fields
+            yield from explain_old_copies(block.name, block.given, has_replicas)
+
+
+def explain_unused_paces(blocks: list[Block], cwd: Path) -> Iterator[str]:
+    """A line for each pace that is set for a model which asks no endpoint."""
+    for block in blocks:
+        paced = [key for key in PACES if block.given.get(key) is not None]
+        if paced and block.type == MODELS and block.made is None and block.code is None:
+            from ..serving.hosted_model import HostedModel  # only where a key asks for it
+
+            if config_of(block, cwd) and not issubclass(block.load(cwd), HostedModel):
+                what = f"{' and '.join(paced)} in {block.name}"
+                yield f"{what} has no effect: {block.implementation} asks no endpoint"
+
+
+def explain_unasked(found: Mapping[str, Instance]) -> Iterator[str]:
+    """Which models no server asks, though there are agents. One with a port of its own is for
+    requests by URL."""
+    servers = found.values()
+    asked = {each.name for one in servers for each in references(one.settings, None)}
+    models = [one for one in servers if one.type == MODELS]
+    if any(one.type == AGENTS for one in servers):
+        for one in models:
+            if one.name not in asked and one.port is None:
+                others = " and ".join(each.name for each in models if each.name in asked)
+                instead = f": they ask {others}" if others else ""
+                yield f"{one.name} is asked by no agent and no verifier{instead}"
 
 
 def _likely_meant(own: JsonObject, config: type[BaseModel]) -> JsonObject:

@@ -51,15 +51,20 @@ def users(tree: JsonObject) -> dict[str, list[tuple[str, ...]]]:
     """Each top-level name that a `${…}` uses, with the paths of its users."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for path, text in _texts(tree, ()):
-        for name in _names(text, path):
+        for name in find_names(text, path):
             found.setdefault(name, []).append(path)
     return found
 
 
 def variables(tree: JsonObject) -> dict[str, str]:
     """The environment variables that a `${oc.env:…}` uses, with their values."""
-    names = {name for _, text in _texts(tree, ()) for name in VARIABLE.findall(text)}
+    names = {name for _, text in _texts(tree, ()) for name in find_variables(text)}
     return {name: os.environ.get(name, "") for name in names}
+
+
+def find_variables(text: str) -> list[str]:
+    """The environment variables that the `${oc.env:…}` of a text use."""
+    return VARIABLE.findall(text)
 
 
 def resolve(tree: JsonObject) -> Resolved:
@@ -195,7 +200,8 @@ def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
         yield path, value
 
 
-def _names(text: str, path: tuple[str, ...]) -> Iterator[str]:
+def find_names(text: str, path: tuple[str, ...]) -> Iterator[str]:
+    """The top-level names that the `${…}` of a text at `path` use."""
     for match in NAME.finditer(text):
         if RESOLVER.match(text, match.start()):
             continue

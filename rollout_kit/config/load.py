@@ -38,7 +38,7 @@ from .instance_keys import CommonKeys
 from .instances import BLOCK_TYPES, Block, Instance
 from .keys import Command, HttpClientConfig
 from .overrides import Override
-from .replaced import Replaced
+from .replaced import Replaced, Targets, is_target, name_source
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 __all__ = ["Config", "Instance", "Sources", "load", "read"]
@@ -65,8 +65,12 @@ class Config(Generic[CommandT]):
     origins: dict[str, str]
     secrets: frozenset[str]
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What people should know, and need not change."""
     replaced: Mapping[str, Replaced] = field(default_factory=dict)
     """Dotted path of a value → what `env.yaml` or the command line has replaced there."""
+    targets: Mapping[str, Targets] = field(default_factory=dict)
+    """Where each server of the files comes from, and what says which model it asks."""
 
     def of_type(self, type_: str) -> list[Instance]:
         return [one for one in self.instances.values() if one.type == type_]
@@ -170,10 +174,25 @@ def _check(
         warnings=(
             *warnings,
             *wired.warnings,
+            *instances.explain_missing_agent(wired.blocks),
+            *instances.explain_old_keys(wired.blocks, cwd),
+            *instances.explain_unused_paces(wired.blocks, cwd),
             *idle.find_of_others(merged, command),
             *_warnings(given.overrides, secrets),
         ),
+        notes=(*map(str, merged.exchanged), *instances.explain_unasked(found)),
         replaced=merged.find_beaten(),
+        targets={block.name: _find_targets(block, merged) for block in wired.blocks},
+    )
+
+
+def _find_targets(block: Block, merged: Merged) -> Targets:
+    """Where a server comes from, and those of its keys that decide which model is asked."""
+    keys = [key for key, value in block.given.items() if is_target(key) and value is not None]
+    return Targets(
+        block.implementation,
+        name_source(merged.origin(*block.path) or sources.PROGRAM),
+        {key: name_source(merged.find_source((*block.path, key))) for key in keys},
     )
 
 
@@ -186,7 +205,7 @@ def read(
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     _check_for_names(words, command)
-    merged = Merged()
+    merged = Merged(cwd=cwd)
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
     asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE
@@ -301,6 +320,10 @@ def _text_keys(tree: JsonObject, command: type[Command], cwd: Path) -> Callable[
 def _with(tree: JsonObject, path: list[str]) -> Any:
     """The top-level value as it will be after something is set at `path`."""
     value = tree.get(path[0])
+    if isinstance(value, dict) and len(path) > 2 and path[1] in BLOCK_TYPES:
+        named = value.get(path[1])
+        if isinstance(named, dict) and path[2] not in named:
+            value = None  # another implementation replaces this one
     if isinstance(value, dict) or len(path) < 2:
         return value
     inner: Any = {}

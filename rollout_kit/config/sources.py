@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..serving.nemo_gym.checkout import locate
 from ..types import JsonObject
 from . import interpolation
 from .overrides import CONFIG_PATHS, Override
-from .replaced import Replaced
+from .replaced import Exchanged, Replaced
 
 COMMAND_LINE, PROGRAM = "command line", "the program"
 ENV_FILE = "env.yaml"
@@ -59,6 +59,8 @@ class Merged:
     """The merged layers; `origins` maps the dotted path of each leaf to its source."""
 
     tree: JsonObject = field(default_factory=dict)
+    cwd: Path | None = None
+    """The working folder, in which implementations are looked up."""
     origins: dict[str, str] = field(default_factory=dict)
     overridden: set[str] = field(default_factory=set)
     """Top-level keys of files that the command line has changed."""
@@ -66,9 +68,18 @@ class Merged:
     """Values of such keys that are gone."""
     beaten: dict[str, Replaced] = field(default_factory=dict)
     """Dotted path of a leaf → what `env.yaml` or the command line has replaced there."""
+    exchanged: list[Exchanged] = field(default_factory=list)
+    """Implementations of servers that a later source has replaced by others."""
+    released: set[str] = field(default_factory=set)
+    """Top-level keys that a `${…}` used which a later source has replaced."""
 
     def add(self, layer: Layer) -> None:
-        self._merge(self.tree, layer.tree, layer.origin, ())
+        """Merge a layer over the earlier ones."""
+        self._merge_blocks(self._write_out(layer.tree), layer.origin)
+
+    def _merge_blocks(self, tree: JsonObject, origin: str) -> None:
+        self._exchange(tree, origin)
+        self._merge(self.tree, tree, origin, ())
 
     def replace_servers(self, values: JsonObject, made: Iterable[str]) -> None:
         """Add what a program gives: each of its servers replaces the files' one of that name."""
@@ -97,7 +108,7 @@ class Merged:
         value: Any = override.value
         for key in reversed(override.path):
             value = {key: value}
-        self._merge(self.tree, value, COMMAND_LINE, ())
+        self._merge_blocks(value, COMMAND_LINE)
 
     def inherit(self) -> None:
         """Apply NeMo Gym's directives. What they bring comes from the file that has them."""
@@ -125,6 +136,55 @@ class Merged:
             for leaf, who in self.origins.items()
         )
 
+    def find_source(self, path: tuple[str, ...], seen: frozenset[str] = frozenset()) -> str:
+        """Where the value at `path` comes from, also if the text there is a `${…}`."""
+        value: Any = self.tree
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, str):
+            return self.origin(*path)
+        names = [name for name in interpolation.find_names(value, path) if name not in seen]
+        given = [name for name in names if name in self.tree]
+        if given:
+            return self.find_source((given[0],), seen | {given[0]})
+        if set_ := [name for name in interpolation.find_variables(value) if name in os.environ]:
+            return f"the environment variable {set_[0]}"
+        return self.origin(*path)
+
+    def _write_out(self, tree: JsonObject) -> JsonObject:
+        """The layer, where a server that has the name of its implementation is written without its
+        type in one file and with it in another: both with it from now on."""
+        for name, block in tree.items():
+            old = self.tree.get(name)
+            if not isinstance(old, dict) or not isinstance(block, dict):
+                continue
+            named = [kind for kind in registry.TYPES if (kind in old) != (kind in block)]
+            if len(named) != 1 or registry.find(named[0], name, self.cwd) is None:
+                continue
+            [kind] = named
+            if kind in old:
+                tree = {**tree, name: {kind: {name: block}}}
+            else:
+                self.tree[name] = {kind: {name: old}}
+                inside, written = f"{name}.", f"{name}.{kind}.{name}."
+                for at in [at for at in self.origins if at.startswith(inside)]:
+                    self.origins[written + at.removeprefix(inside)] = self.origins.pop(at)
+        return tree
+
+    def _exchange(self, tree: JsonObject, origin: str) -> None:
+        """Remove each implementation of a server for which `tree` has another one."""
+        for name, type_ in product(tree, registry.TYPES):
+            old = _only_implementation(self.tree.get(name), type_)
+            new = _only_implementation(tree[name], type_)
+            if old is None or new is None or old == new:
+                continue
+            was = self.origin(name, type_, old)
+            self.exchanged.append(Exchanged(name, old, was, new, origin))
+            self.released |= {*interpolation.users(self.tree[name].pop(type_))}
+            self._forget((name, type_))
+            gone = f"{name}.{type_}."
+            self.beaten = {at: it for at, it in self.beaten.items() if not at.startswith(gone)}
+
     def _merge(self, into: JsonObject, over: JsonObject, origin: str, prefix: tuple) -> None:
         for key, value in over.items():
             path = (*prefix, key)
@@ -134,6 +194,7 @@ class Merged:
                 self._merge(into[key], value, origin, path)
             else:
                 self._note_beaten(into.get(key), value, origin, ".".join(path))
+                self.released |= {*interpolation.users({key: into.get(key)})}
                 into[key] = deepcopy(value)
                 self._record(value, origin, path)
 
@@ -228,6 +289,15 @@ class _Files:
         is_of_checkout = beside.resolve().is_relative_to(self.checkout.resolve())
         place = self.checkout / path
         return place if is_of_checkout and place.exists() else None
+
+
+def _only_implementation(block: Any, type_: str) -> str | None:
+    """The name of the implementation in a server's block; None if it does not have exactly one."""
+    named = block.get(type_) if isinstance(block, dict) else None
+    if not isinstance(named, dict) or len(named) != 1:
+        return None
+    [(name, settings)] = named.items()
+    return name if isinstance(settings, dict | None) else None
 
 
 def _own_paths(tree: JsonObject, origin: str) -> list[str]:

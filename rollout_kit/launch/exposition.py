@@ -66,7 +66,7 @@ def expose_servers(entries: Callable[[], list[JsonObject]], accept: str) -> Resp
     try:
         return expose(make_registry(lambda: _families(entries())), accept)
     except ImportError:
-        text = f"/metrics needs the extra prometheus: {how_to_install('rollout_kit[prometheus]')}\n"
+        text = f"/metrics needs the extra prometheus: {how_to_install('rollout-kit[prometheus]')}\n"
         return PlainTextResponse(text, status_code=501)
 
 

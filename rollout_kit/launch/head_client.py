@@ -26,6 +26,9 @@ CONFIG, STOP, INSTANCES = "/global_config_dict_yaml", "/stop", "/server_instance
 
 NONCE, ADDRESS = "x-rollout-nonce", "x-rollout-address"
 
+OTHER_PLACE = "for one at another place add +head_server.port=…"
+"""What to do where no ng_run answers."""
+
 NEEDS_TOKEN = (
     "needs its token: run this command as the user who started it, or give both the same auth_token"
     " in env.yaml"
@@ -55,15 +58,19 @@ class HeadClient:
 
     @classmethod
     async def at(
-        cls, where: HeadServerConfig, client: HttpClient, token: str | None
+        cls,
+        where: HeadServerConfig,
+        client: HttpClient,
+        token: str | None,
+        advice: str = OTHER_PLACE,
     ) -> "HeadClient":
-        """Find the head server; ConfigError if there is none. Without `token`, read it from the
-        user's token file. It is sent only to a server that has proved to know it."""
+        """Find the head server; ConfigError with `advice` if there is none. Without `token`, read
+        it from the user's token file. It is sent only to a server that has proved to know it."""
         problem: ConfigError | None = None
         stranger: HeadClient | None = None
         for address in await _resolve(where):
             try:
-                found = await cls._greet(address, where, client, token)
+                found = await cls._greet(address, where, client, token, advice)
             except ConfigError as error:
                 problem = problem or error
                 continue
@@ -81,14 +88,11 @@ class HeadClient:
         where: HeadServerConfig,
         client: HttpClient,
         token: str | None,
+        advice: str,
     ) -> "HeadClient":
         """The head server at one address of its host; without the token if it proves nothing."""
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         url, shown = f"http://{host}:{address[1]}", f"http://{where.host}:{where.port}"
-        advice = (
-            "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
-            " or collect or verify without one: give that command '+config_paths=[…]'"
-        )
         nonce = secrets.token_hex(16)
         asked = {NONCE: nonce, ADDRESS: spell_address(address)}
         try:
@@ -170,11 +174,14 @@ async def _resolve(where: HeadServerConfig) -> list[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def found_head(where: HeadServerConfig, token: str | None) -> AsyncIterator[HeadClient]:
-    """Context with a client of the ng_run at a place."""
+async def found_head(
+    where: HeadServerConfig, token: str | None, advice: str = OTHER_PLACE
+) -> AsyncIterator[HeadClient]:
+    """Context with a client of the ng_run at a place; ConfigError with `advice` if there is
+    none."""
     client = HttpClient()
     try:
-        yield await HeadClient.at(where, client, token)
+        yield await HeadClient.at(where, client, token, advice)
     finally:
         await client.close()
 

@@ -47,6 +47,12 @@ OF_SERVERS = (
 OF_BOTH = ("request_timeout_s", *fields.keys(HttpClientConfig))
 """Keys about requests. Each side follows its own."""
 
+NO_RUN = (
+    "start one with  ng_run '+config_paths=[…]', name its place with +head_server.port=…,"
+    " or collect or verify without one: give that command '+config_paths=[…]'"
+)
+"""What to do where no ng_run answers."""
+
 WATCH_S, MISSED_ANSWERS = 2.0, 3
 """Seconds between two looks at a running `ng_run`, and failed looks until it counts as gone."""
 
@@ -156,7 +162,7 @@ async def _servers_of_ng_run(config: Config[ReachConfig], say: Say) -> AsyncIter
     client = HttpClient(**limits.of_client())
     try:
         try:
-            head = await HeadClient.at(command.head_server, client, command.auth_token)
+            head = await HeadClient.at(command.head_server, client, command.auth_token, NO_RUN)
         except ConfigError as error:
             raise ConfigError(
                 f"{error}{how_to_get(getattr(command, 'agent_name', None))}"

@@ -350,6 +350,25 @@ def test_a_run_that_is_over_at_once_says_nothing_about_the_process(
     assert found and found.part == part
 
 
+@pytest.mark.parametrize("probes", [0, 2])
+def test_late_probes_of_a_short_run_do_not_show_a_blocked_loop(probes: int) -> None:
+    calm = Client(0.36, busy=1.0, cpu=0.23, journal=0.01, starved=0.23, probes=probes)
+    found = verdict(spent(), calm)
+    assert found and found.part == "model" and found.short() == "too short to tell"
+    assert found.sentence.startswith(
+        "Bottleneck: the run was too short to tell (0.4 s); as far as it goes, the model, 100 % of"
+    )
+    assert found.figures()["too_short"] is True
+    of_workers = replace(calm, busy=0.1, workers=WorkerLoad(0.3, 0.3, 0.01))
+    found = verdict(spent(), of_workers)
+    assert found and found.part == "model"
+    # what was measured directly still counts
+    found = verdict(spent(), replace(calm, cpu=0.9))
+    assert found and found.part == "client_cpu" and "too short to tell" in found.sentence
+    longer = verdict(spent(), replace(calm, elapsed_s=5.0))
+    assert longer and longer.part == "blocked" and "too_short" not in longer.figures()
+
+
 @pytest.mark.parametrize(
     "client, longest, most, why",
     [

@@ -441,7 +441,7 @@ def test_ten_workers_keep_a_hosted_endpoint_s_rate_limit(tmp_path: Path) -> None
 NODES = """
 policy_model:
   responses_api_models:
-    simulated_model: {placement: ray, num_replicas: 2, num_cpus: 0.5, latency_s: 0.1}
+    simulated_model: {placement: ray, num_workers: 2, num_cpus: 0.5, latency_s: 0.1}
 """
 
 

@@ -283,7 +283,7 @@ def test_a_missing_package_is_named_before_anything_starts(
     with pytest.raises(SystemExit) as ended:
         collect_rollouts([*words, "+output_jsonl_fpath=out.jsonl"])
     said = capsys.readouterr().err
-    assert ended.value.code == 1 and f"rollout_kit[{extra}]" in said
+    assert ended.value.code == 1 and f"rollout-kit[{extra}]" in said
     assert switch.partition("=")[0] in said and not (tmp_path / "out.jsonl").exists()
 
 

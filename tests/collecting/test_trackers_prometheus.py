@@ -116,4 +116,4 @@ def test_each_process_of_a_server_has_its_restarts() -> None:
 def test_a_head_server_without_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     reply = exposition.expose_servers(lambda: [], "")
-    assert reply.status_code == 501 and b"rollout_kit[prometheus]" in bytes(reply.body)
+    assert reply.status_code == 501 and b"rollout-kit[prometheus]" in bytes(reply.body)

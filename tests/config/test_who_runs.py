@@ -10,9 +10,10 @@ from support import asked, write_jsonl
 
 from rollout_kit.commands.collect_rollouts import collect
 from rollout_kit.commands.progress import Progress
-from rollout_kit.config.keys import CollectConfig, RunConfig
+from rollout_kit.config.keys import CollectConfig, RunConfig, ValidateConfig
 from rollout_kit.config.load import load
 from rollout_kit.config.replaced import explain
+from rollout_kit.errors import ConfigError
 
 CONFIG = """
 config_paths:
@@ -91,3 +92,114 @@ def test_the_endpoint_that_answers_is_the_one_that_is_named(folder: Path) -> Non
         said = said_by("+dry_run=false", "+max_attempts=1")
     host = model.url.split("/")[2]
     assert f"model small-model at {host}\n" in said and "Reward 0.000" in said
+
+
+OTHER = "policy_model: {responses_api_models: {simulated_model: {model_name: other}}}\n"
+MADE_HERE = "exact: {resources_servers: {string_match: {}}}\n"
+
+
+def test_a_later_source_replaces_the_implementation_and_says_so(folder: Path) -> None:
+    (folder / "run.yaml").write_text(CONFIG.format(url="http://one.test:8000/v1"))
+    (folder / "other.yaml").write_text(OTHER)
+    config = load(["+config_paths=[run.yaml,other.yaml]"], ValidateConfig)
+    policy = config.instances["policy_model"]
+    assert policy.implementation == "simulated_model" and policy.settings == {"model_name": "other"}
+    [note] = config.notes
+    file = "responses_api_models/openai_model/configs/openai_model.yaml"
+    assert note == (
+        f"policy_model is simulated_model from other.yaml, instead of openai_model from {file}"
+    )
+    assert not config.warnings, "keys that only the replaced model used are no mistake"
+    (folder / "env.yaml").write_text(OTHER)
+    [note] = load(["+config_paths=[run.yaml]"], ValidateConfig).notes
+    assert note.startswith("policy_model is simulated_model from env.yaml, instead of openai_model")
+
+
+def test_the_command_line_can_replace_an_implementation_and_set_its_keys(folder: Path) -> None:
+    (folder / "run.yaml").write_text(MADE_HERE + OTHER)
+    place = "policy_model.responses_api_models.openai_model"
+    words = ["+config_paths=[run.yaml]", f"+{place}.openai_base_url=http://h/v1?a=b"]
+    config = load([*words, f"+{place}.openai_model=large"], ValidateConfig)
+    policy = config.instances["policy_model"]
+    assert policy.settings == {"openai_base_url": "http://h/v1?a=b", "openai_model": "large"}
+    [note] = config.notes
+    assert note.startswith("policy_model is openai_model from the command line, instead of sim")
+
+
+def test_two_implementations_in_one_file_are_a_mistake(folder: Path) -> None:
+    block = "policy_model: {responses_api_models: {simulated_model: {}, local_model: {}}}\n"
+    (folder / "run.yaml").write_text(MADE_HERE + block)
+    with pytest.raises(ConfigError, match="holds 2 implementations"):
+        load(["+config_paths=[run.yaml]"], ValidateConfig)
+
+
+def test_the_plan_says_where_agent_model_and_endpoint_come_from(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "run.yaml").write_text(CONFIG.format(url="http://one.test:8000/v1"))
+    (folder / "env.yaml").write_text("policy_base_url: https://two.test/v1\n")
+    monkeypatch.setenv("MODEL_OF_TODAY", "small")
+    said = said_by("+policy_model_name=${oc.env:MODEL_OF_TODAY}")
+    assert (
+        "  string_match_simple_agent is simple_agent from resources_servers/string_match/configs/"
+        "string_match.yaml; policy_model is openai_model from responses_api_models/openai_model/"
+        "configs/openai_model.yaml, its openai_base_url from env.yaml, its openai_model from the"
+        " environment variable MODEL_OF_TODAY\n"
+    ) in said
+    (folder / "run.yaml").write_text(MADE_HERE + OTHER)
+    assert (
+        "  exact_simple_agent is made automatically; policy_model is simulated_model from run.yaml"
+    ) in said_by()
+
+
+def test_an_agent_of_its_own_asks_the_policy_model_among_several(folder: Path) -> None:
+    more = "hosted: {responses_api_models: {simulated_model: {}}}\n"
+    (folder / "run.yaml").write_text(MADE_HERE + OTHER + more)
+    config = load(["+config_paths=[run.yaml]"], ValidateConfig)
+    agent = config.instances["exact_simple_agent"]
+    assert agent.settings["model_server"]["name"] == "policy_model"
+    assert config.notes == ("hosted is asked by no agent and no verifier: they ask policy_model",)
+    (folder / "run.yaml").write_text(MADE_HERE + more + more.replace("hosted", "other"))
+    config = load(["+config_paths=[run.yaml]"], ValidateConfig)
+    assert "exact_simple_agent" not in config.instances
+    [warning] = config.warnings
+    assert "exact gets no agent, as 2 models are configured, hosted and other: call" in warning
+
+
+SHORT = "string_match: {regex_timeout_s: 2}\n"
+WHOLE = "string_match: {resources_servers: {string_match: {port: 8001}}}\n"
+
+
+@pytest.mark.parametrize("texts", [(SHORT, WHOLE), (WHOLE, SHORT)])
+def test_a_server_written_in_short_and_as_a_whole_is_one_server(
+    folder: Path, texts: tuple[str, str]
+) -> None:
+    for name, text in zip(("one.yaml", "two.yaml"), texts, strict=True):
+        (folder / name).write_text(text)
+    config = load(["+config_paths=[one.yaml,two.yaml]"], ValidateConfig)
+    [server] = config.instances.values()
+    assert server.settings == {"regex_timeout_s": 2} and server.port == 8001
+    place = "string_match.resources_servers.string_match"
+    origins = {config.origins[f"{place}.{key}"] for key in ("regex_timeout_s", "port")}
+    assert origins == {"one.yaml", "two.yaml"} and not config.notes
+
+
+def test_another_implementation_replaces_a_server_that_was_written_in_short(folder: Path) -> None:
+    (folder / "one.yaml").write_text("simulated_model: {text: hello}\n")
+    other = "simulated_model: {responses_api_models: {local_model: {}}}\n"
+    (folder / "two.yaml").write_text(other)
+    config = load(["+config_paths=[one.yaml,two.yaml]"], ValidateConfig)
+    assert config.instances["simulated_model"].implementation == "local_model"
+    [note] = config.notes
+    assert note.endswith("local_model from two.yaml, instead of simulated_model from one.yaml")
+
+
+def test_env_yaml_can_name_the_usual_model(folder: Path) -> None:
+    (folder / "run.yaml").write_text(MADE_HERE)
+    (folder / "usual.yaml").write_text(OTHER)
+    (folder / "env.yaml").write_text("config_paths: [usual.yaml]\n")
+    config = load(["+config_paths=[run.yaml]"], ValidateConfig)
+    assert config.instances["policy_model"].implementation == "simulated_model"
+    local = "responses_api_models/local_model/configs/local_model.yaml"
+    config = load([f"+config_paths=[run.yaml,{local}]"], ValidateConfig)
+    assert config.instances["policy_model"].implementation == "local_model"

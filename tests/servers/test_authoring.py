@@ -1,5 +1,6 @@
 """From nothing to a collected rollout with a rule of one's own, as the document says it."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from test_writing import DOCUMENT
 
 from rollout_kit.authoring.examination import examine
 from rollout_kit.authoring.scaffold import write_server
+from rollout_kit.commands.test import main as check_folder
 from rollout_kit.errors import ConfigError
 
 LAST_BUT_TESTS = "equal verdicts when repeated"
@@ -130,3 +132,17 @@ def test_what_is_there_is_left_alone(folder: Path) -> None:
     with pytest.raises(ConfigError, match="already exists"):
         write_server("resources_servers/my_env")
     assert (folder / "app.py").read_text() == "mine"
+
+
+def test_without_pytest_its_own_tests_are_left_out_with_the_command_that_installs_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *more: None if name == "pytest" else real(name, *more),
+    )
+    assert check_folder([f"+entrypoint={folder}"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"not run, as pytest is not installed: .* -m pip install 'pytest'", said)
+    assert said.endswith("resources_servers/my_env: all checks passed, 1 warning\n")

@@ -1,6 +1,7 @@
 """Servers that move to other URLs while others call them."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from endpoint import endpoint
 
 from rollout_kit.config.instance_keys import split_keys
 from rollout_kit.config.instances import MODELS, RESOURCES, Instance
+from rollout_kit.config.keys import ValidateConfig
+from rollout_kit.config.load import load
+from rollout_kit.errors import ConfigError
 from rollout_kit.launch import serve
 from rollout_kit.launch.placement import HttpLimits
 from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.serving.transport.peers import Http, Peers, over_http
 from rollout_kit.session import Session, entered
+from rollout_kit.types import JsonObject
 
 
 def test_a_call_goes_where_the_server_is_now() -> None:
@@ -90,6 +95,50 @@ def test_on_ray_replicas_are_servers() -> None:
     assert (common["num_workers"], own) == (4, {"model": "m"})
     common, own = split_keys({"num_replicas": 4, "model": "m"})
     assert (common, own) == ({}, {"num_replicas": 4, "model": "m"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            {"num_workers": 2},
+            "each process would start all copies of the model: write num_replicas",
+        ),
+        ({"placement": "ray", "num_workers": 2, "num_replicas": 4}, "num_workers: leave it out"),
+        ({"placement": "ray", "num_replicas": 4}, ""),
+        ({"num_workers": 2, "base_url": "http://h.test/v1"}, ""),
+    ],
+)
+def test_copies_of_a_model_are_asked_for_by_one_key(
+    tmp_path: Path, keys: JsonObject, says: str
+) -> None:
+    model = {"responses_api_models": {"vllm_model": {"model_name": "m", **keys}}}
+    (tmp_path / "run.yaml").write_text(json.dumps({"policy_model": model}))
+    words = ["+config_paths=[run.yaml]"]
+    if says:
+        with pytest.raises(ConfigError, match=says):
+            load(words, ValidateConfig, tmp_path)
+    else:
+        assert not load(words, ValidateConfig, tmp_path).warnings
+
+
+@pytest.mark.parametrize(
+    ("implementation", "old", "meant"),
+    [
+        ("vllm_model", "num_workers", "num_replicas"),
+        ("simulated_model", "num_replicas", "num_workers"),
+    ],
+)
+def test_on_ray_the_other_key_is_accepted_with_a_line(
+    tmp_path: Path, implementation: str, old: str, meant: str
+) -> None:
+    model = {"model_name": "m", "placement": "ray", old: 3}
+    blocks = {"policy_model": {"responses_api_models": {implementation: model}}}
+    (tmp_path / "run.yaml").write_text(json.dumps(blocks))
+    config = load(["+config_paths=[run.yaml]"], ValidateConfig, tmp_path)
+    assert config.instances["policy_model"].num_workers == 3
+    [warning] = config.warnings
+    assert warning.startswith(f"policy_model: {old} is taken for {meant}")
 
 
 def test_without_ray_a_command_says_how_to_get_it(tmp_path: Path) -> None:

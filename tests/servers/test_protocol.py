@@ -311,8 +311,8 @@ def test_the_server_in_plain_python_is_collected_through(tmp_path: Path) -> None
     ]
     bad = {"responses_create_params": {"input": "?"}, "target": "many"}
     command = [sys.executable, "sums.py", "0"]
-    with endpoint(adds_up) as model:
-        place = Workplace(tmp_path, model)
+    with endpoint(adds_up) as hosted:
+        place = Workplace(tmp_path, hosted)
         write_jsonl(tmp_path / "tasks.jsonl", [*rows, bad])
         with subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -321,7 +321,9 @@ def test_the_server_in_plain_python_is_collected_through(tmp_path: Path) -> None
                 assert server.stdout is not None
                 url = server.stdout.readline().strip()
                 assert "http://127.0.0.1:9000" in config
-                (tmp_path / "run.yaml").write_text(config.replace("http://127.0.0.1:9000", url))
+                model = "responses_api_models/openai_model/configs/openai_model.yaml"
+                text = config.replace("http://127.0.0.1:9000", url)
+                (tmp_path / "run.yaml").write_text(f"config_paths: [{model}]\n{text}")
                 status, said = place.collect("+num_samples_in_parallel=4")
             finally:
                 server.kill()

@@ -296,6 +296,8 @@ def test_a_stranger_on_the_head_s_port_is_recognised_and_so_is_nobody(
     assert code == 1 and "is another program, not an ng_run" in said, said
     code, said = workplace.run(command, "+head_server.port=1")
     assert code == 1 and "no ng_run answers at http://127.0.0.1:1" in said, said
+    assert ("nothing to stop" in said) == (command == "stop")
+    assert "+head_server.port=" in said and "start one" not in said, "not what was asked for"
     code, said = workplace.run("run", "+config_paths=[run.yaml]", f"+head_server.port={port}")
     assert code == 1 and f"cannot listen on 127.0.0.1:{port}" in said, said
 

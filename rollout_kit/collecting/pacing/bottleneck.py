@@ -69,6 +69,13 @@ MIN_SEEN = 3
 SHORT_S = 1.0
 """A shorter run in which not even each slot had a rollout says nothing about the process."""
 
+TOO_SHORT_S = 0.5
+"""A shorter run is reported as too short to tell: its start and its end are a large part of it."""
+
+MIN_PROBES = 8
+"""Fewer probes of the event loop in a short run do not show that it is blocked: one may be late by
+chance."""
+
 REACHED = 0.85
 """Share of the sent requests in the engine below which the others are reported to wait before it;
 one that is fed without delay has 0.97 and more."""
@@ -207,6 +214,13 @@ class Client:
     """The event loop was ready to run, but other processes had the cores."""
     workers: WorkerLoad | None = None
     """Set if the attempts run in workers; then this process is their driver."""
+    probes: int = MIN_PROBES
+    """How often the event loop was probed."""
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether the probes alone show that something blocks the event loop."""
+        return self.elapsed_s >= SHORT_S or self.probes >= MIN_PROBES
 
     @property
     def held(self) -> float:
@@ -243,9 +257,14 @@ class Bottleneck:
     reached: float | None = None
     """Share of the requests sent that are in vLLM's engine, if that is known."""
 
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the run is too short to tell."""
+        return self.client.elapsed_s < TOO_SHORT_S
+
     def short(self) -> str:
         """`model 93%`: for the throughput log."""
-        return shorten(self.part, self.share)
+        return "too short to tell" if self.is_too_short else shorten(self.part, self.share)
 
     def figures(self) -> JsonObject:
         """The entry in the metrics file."""
@@ -260,6 +279,8 @@ class Bottleneck:
             "gain_of_twice_the_parallelism": self.gain and round(self.gain, 2),
             "sentence": self.sentence,
         }
+        if self.is_too_short:
+            found["too_short"] = True
         if self.reached is not None:
             found["engine_reached"] = round(self.reached, 4)
         if (load := self.client.workers) is not None:
@@ -283,10 +304,13 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
         of_workers = client.held < HELD and client.workers
         judged = _judge_workers(client, of_workers) if of_workers else _judge_client(client)
         part, share, sentence = judged
-        return Bottleneck(part, share, shares, client, spent.limit, 1.0, sentence)
+        if not part.endswith("blocked") or client.is_probed:
+            said = _spell(sentence, client)
+            return Bottleneck(part, share, shares, client, spent.limit, 1.0, said)
     if (waited := spent.trainer / client.elapsed_s) >= AWAITED:
-        said = f"Bottleneck: the trainer, waited for {_percent(waited)} of the run's time"
+        said = f"the trainer, waited for {_percent(waited)} of the run's time"
         said += f" ({client.cpu_text}): raising parallelism gains nothing; a higher staleness may"
+        said = _spell(said, client)
         return Bottleneck("trainer", waited, shares, client, spent.limit, 1.0, said)
     part, share = next(iter(shares.items()))
     gain, why = _gain(part, share, spent, client)
@@ -301,10 +325,19 @@ def verdict(spent: SlotTime, client: Client) -> Bottleneck | None:
     used = spent.slots / (spent.room or client.elapsed_s * spent.limit)
     full = "the slots were full" if used >= FULL else f"{_percent(used)} of the slots were in use"
     sentence = (
-        f"Bottleneck: {PARTS[part]}, {_percent(share)} of the slots' time ({', '.join(rest)});"
-        f" {full}: {why}"
+        f"{PARTS[part]}, {_percent(share)} of the slots' time ({', '.join(rest)}); {full}: {why}"
     )
-    return Bottleneck(part, share, shares, client, spent.limit, gain, sentence, spent.reached)
+    said = _spell(sentence, client)
+    return Bottleneck(part, share, shares, client, spent.limit, gain, said, spent.reached)
+
+
+def _spell(sentence: str, client: Client) -> str:
+    if client.elapsed_s >= TOO_SHORT_S:
+        return f"Bottleneck: {sentence}"
+    return (
+        f"Bottleneck: the run was too short to tell ({client.elapsed_s:.1g} s); as far as it goes,"
+        f" {sentence}"
+    )
 
 
 def _judge_workers(client: Client, load: WorkerLoad) -> tuple[str, float, str]:
@@ -314,13 +347,13 @@ def _judge_workers(client: Client, load: WorkerLoad) -> tuple[str, float, str]:
         return (
             "workers_cpu",
             load.busy,
-            f"Bottleneck: the CPU of the workers, which are busy {_percent(load.busy)} of the time"
+            f"the CPU of the workers, which are busy {_percent(load.busy)} of the time"
             f" ({client.cpu_text}): {none}; more workers help where cores are free (num_workers)",
         )
     return (
         "workers_blocked",
         load.busy,
-        "Bottleneck: something that blocks the event loops of the workers,"
+        "something that blocks the event loops of the workers,"
         f" {_percent(load.busy)} of the time ({client.cpu_text}): {none};"
         " make a blocking async def a plain def",
     )
@@ -340,7 +373,7 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
         return (
             "journal",
             client.journal,
-            f"Bottleneck: the journal, {_percent(client.journal)} of the run's time ({cpu}):"
+            f"the journal, {_percent(client.journal)} of the run's time ({cpu}):"
             f" {none}; use a faster disk, or fsync=second instead of row",
         )
     if client.cpu + client.starved >= client.held / 2:
@@ -349,11 +382,11 @@ def _judge_client(client: Client) -> tuple[str, float, str]:
         elif client.workers is None:
             apart += ", or several collectors, each with a part of the input"
         busy = f"{name}'s CPU, busy {_percent(client.busy)} of the time ({cpu})"
-        return "client_cpu", client.busy, f"Bottleneck: {busy}: {none}; {apart}"
+        return "client_cpu", client.busy, f"{busy}: {none}; {apart}"
     return (
         "blocked",
         client.busy,
-        f"Bottleneck: something that blocks {name}'s event loop,"
+        f"something that blocks {name}'s event loop,"
         f" {_percent(client.busy)} of the time ({cpu}): {none}; make a blocking async def a"
         f" plain def, or {apart}",
     )

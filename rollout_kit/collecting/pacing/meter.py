@@ -179,6 +179,7 @@ class Meter:
             starved=(read_starved_s() - self._starved_began) / elapsed_s,
             journal=self.journal.writing_s / elapsed_s,
             workers=self.load(),
+            probes=self._probe.probes,
         )
 
     def verdict(self) -> Bottleneck | None:

@@ -19,10 +19,12 @@ the interpreter switches threads every 5 ms."""
 
 @dataclass(slots=True)
 class LoopProbe:
-    """Time in which the event loop of this process was probed, and was found busy or late."""
+    """Time in which the event loop of this process was probed, and was found busy or late; how
+    often it was probed."""
 
     probed_s: float = 0.0
     busy_s: float = 0.0
+    probes: int = 0
     _cpu_began: float = field(default_factory=process_time)
     _starved_began: float = field(default_factory=lambda: read_starved_s())
 
@@ -34,6 +36,7 @@ class LoopProbe:
             due = perf_counter()
             await asyncio.sleep(0)
             now = perf_counter()
+            self.probes += 1
             self.probed_s += now - before
             on_probe(now - before)
             if due - before - PROBE_S > LATE_S or now - due > BUSY_S:

@@ -49,5 +49,5 @@ def _check(key: str, extra: str) -> None:
     except ModuleNotFoundError:
         is_there = False
     if not is_there:
-        command = how_to_install(f"rollout_kit[{extra}]")
+        command = how_to_install(f"rollout-kit[{extra}]")
         raise ConfigError(f"{key} needs the extra {extra}, which is not installed: {command}")
