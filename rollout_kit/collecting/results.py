@@ -73,8 +73,8 @@ def finish(run: Run) -> Results:
     if ending is not Ending.DONE:
         status = Status.INTERRUPTED if ending is Ending.INTERRUPTED else Status.LIMIT_REACHED
     else:
-        scoring = run.scoring
-        lost = run.command.max_failed_fraction * scoring.planned < len(scoring.tally.failed)
+        groups = snapshot.group_counts
+        lost = groups and run.command.max_failed_fraction * groups.planned < groups.failed
         has_all = counts.missing + counts.malformed <= tolerated and not lost
         status = Status.FINISHED if has_all else Status.NO_RESULT
     run.ending = ending

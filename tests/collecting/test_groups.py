@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from support import Desk, asked, blocks, read_jsonl, row
 
 from rollout_kit.api.testing import OVERS, Over, ScriptedModel, making, run_virtual, text_response
+from rollout_kit.collecting.live.snapshot import Snapshot
+from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.errors import ModelError, OutputError, VerifyError
 from rollout_kit.responses import output_text
 from rollout_kit.serving.registry import load as load_server
@@ -152,6 +155,19 @@ def test_a_failed_group_is_named_and_the_same_command_scores_it(desk: Desk) -> N
     assert run_virtual(desk.collect(**KEYS)) == 0
     assert len(Ranked.calls) == calls + 2 and len(current(desk)) == 20
     assert desk.metrics()["groups"]["failures"] == []
+
+
+def test_the_last_snapshot_has_what_came_of_the_groups(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Snapshot] = []
+    end = Watcher.end
+    monkeypatch.setattr(Watcher, "end", lambda self: seen.append(end(self)) or seen[-1])
+    asyncio.run(desk.collect(rows(3), **KEYS))
+    [shown] = seen
+    counts, found = shown.group_counts, desk.metrics()["groups"]
+    assert counts and asdict(counts) == {name: found[name] for name in asdict(counts)}
+    assert (counts.planned, counts.scored) == (3, 3)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -121,6 +121,17 @@ class RunCounts:
 
 
 @declared
+class GroupCounts:
+    """The groups whose rollouts are scored together."""
+
+    planned: int = shown("Groups of the plan.", of=lambda it: it.groups.planned)
+    scored: int = shown("Groups with a score.", of=lambda it: it.groups.tally.scored)
+    failed: int = shown("Groups without one.", of=lambda it: len(it.groups.tally.failed))
+    incomplete: int = shown("Groups that lack a rollout.", of=lambda it: it.groups.tally.incomplete)
+    dropped: int = shown("Groups that are given up.", of=lambda it: it.groups.tally.dropped)
+
+
+@declared
 class Speed:
     """Of this run. Those of tokens are null if it generates nothing."""
 
@@ -265,6 +276,10 @@ class Snapshot:
         "The whole plan, with the rollouts of earlier runs.", of=lambda it: make(PlanCounts, it)
     )
     this_run: RunCounts = shown("This run alone.", of=lambda it: make(RunCounts, it))
+    group_counts: GroupCounts | None = shown(
+        "Groups, if they are scored together.",
+        of=lambda it: make(GroupCounts, it) if it.groups.is_on else None,
+    )
     finished: int = shown("Rollouts that have ended in this run.")
     left_s: float | None = shown("Seconds to its end, at the present speed.")
     reward: Mean | None = shown("Mean reward of all that is on disk.", "reward_mean", "reward/mean")

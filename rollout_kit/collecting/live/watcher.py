@@ -96,7 +96,7 @@ class Moment:
 
     def __init__(self, watcher: "Watcher", *, is_over: bool = False) -> None:
         run = self.run = watcher.run
-        self.source, self.tally = run.source, run.tally
+        self.source, self.tally, self.groups = run.source, run.tally, run.scoring
         self.spent, self.elapsed_s = run.runner.bill.spent, round(run.meter.elapsed_s, 3)
         self.reward, self.agents, self.arms, self.pending = watcher.on_disk
         self.number, self.run_id, self.tail = watcher.num_taken, watcher.run_id, tuple(watcher.tail)
