@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 
 def find_blocks() -> Iterator[Found]:
-    for path in documents():
+    for path in [*documents(), *ROOT.glob("docs/reference/*.md")]:
         text = path.read_text()
         for number, block in enumerate(blocks(text), start=1):
             place = f"{path.relative_to(ROOT)}:{number}"

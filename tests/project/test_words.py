@@ -75,5 +75,6 @@ def test_a_page_that_holds_the_bounds_is_off_the_list() -> None:
 
 def test_the_markers_are_found() -> None:
     assert find_missed(["It goes on beside that of you; e.g. nobody tells. " * 20]) == [
-        "semicolons: 909.1", "avoided words: 4545.5",
+        "semicolons: 909.1",
+        "avoided words: 4545.5",
     ]
