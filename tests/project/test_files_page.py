@@ -43,7 +43,9 @@ def fields_in(value: Any) -> Iterator[str]:
 
 def written(folder: Path) -> Iterator[tuple[str, str]]:
     """(file, field) of everything that a run has written."""
-    for path in (each for each in folder.rglob("*") if each.suffix in (".jsonl", ".ndjson", ".json")):
+    for path in (
+        each for each in folder.rglob("*") if each.suffix in (".jsonl", ".ndjson", ".json")
+    ):
         if path.name == "tasks.jsonl":
             continue
         texts = [path.read_text()] if path.suffix == ".json" else path.read_text().splitlines()
