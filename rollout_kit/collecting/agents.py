@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..config.keys import CollectConfig
+from ..config.keys import CollectConfig, LimitsConfig
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving.endpoints.prices import Tariff
@@ -187,7 +187,7 @@ def find_changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
     ]
 
 
-def check_prices(command: CollectConfig, known: Mapping[str, KnownAgent]) -> None:
+def check_prices(command: LimitsConfig, known: Mapping[str, KnownAgent]) -> None:
     """ConfigError if money is limited and the price of a model is unknown."""
     for name, agent in known.items():
         if command.max_cost_usd is not None and agent.tariff is None:

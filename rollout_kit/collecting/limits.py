@@ -6,7 +6,7 @@ They count per run, so the command that a run prints continues it without change
 import asyncio
 from typing import Protocol
 
-from ..config.keys import RolloutsCommand
+from ..config.keys import LimitsConfig
 from ..types import Say
 from .pacing.budget import Budget
 
@@ -20,7 +20,7 @@ class EndRun(Protocol):
 class RunLimits:
     """`end` is called when a limit is reached."""
 
-    def __init__(self, command: RolloutsCommand, budget: Budget, say: Say, end: EndRun) -> None:
+    def __init__(self, command: LimitsConfig, budget: Budget, say: Say, end: EndRun) -> None:
         self.budget = budget
         self.max_minutes = command.max_minutes
         self._say, self._end = say, end

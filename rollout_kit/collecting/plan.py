@@ -14,7 +14,14 @@ from typing_extensions import TypeVar
 from ..config.idle import Situation, find_idle
 from ..config.inputs import choose_agent, parse_only
 from ..config.instances import UNSAFE_CODE
-from ..config.keys import CollectConfig, Parallelism, ReverifyConfig, RolloutsCommand
+from ..config.keys import (
+    CollectConfig,
+    OutputConfig,
+    Parallelism,
+    ReverifyConfig,
+    RolloutsCommand,
+    SamplingConfig,
+)
 from ..config.load import Config
 from ..config.replaced import Replaced, Targets
 from ..errors import ConfigError, OutputError, number_of
@@ -76,7 +83,7 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     )
 
 
-def check_repeats(command: CollectConfig) -> None:
+def check_repeats(command: SamplingConfig) -> None:
     """ConfigError if a task is to have no rollout."""
     asked = command.num_repeats
     for number in asked.values() if isinstance(asked, dict) else [asked]:
@@ -195,7 +202,7 @@ class Collection(Generic[AnyConfig, AnySource]):
         return self.journal.paths if isinstance(self.journal, Journal) else None
 
 
-def output_paths(command: RolloutsCommand) -> OutputPaths:
+def output_paths(command: OutputConfig) -> OutputPaths:
     return OutputPaths.of(Path(str(command.output_jsonl_fpath)).expanduser())
 
 

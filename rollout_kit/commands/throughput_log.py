@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..collecting.live.snapshot import Snapshot
-from ..config.keys import RolloutsCommand
+from ..config.keys import OutputConfig, RolloutsCommand
 from ..errors import ConfigError
 from ..store.files import OutputPaths
 
@@ -54,7 +54,7 @@ def check_log(command: RolloutsCommand) -> None:
             _write(path, descriptor, HEADER)
 
 
-def log_run(command: RolloutsCommand, snapshot: Snapshot, bottleneck: str) -> None:
+def log_run(command: OutputConfig, snapshot: Snapshot, bottleneck: str) -> None:
     """Append the line of a run that has ended; ConfigError if it cannot be written."""
     if command.throughput_log is None:
         return

@@ -9,12 +9,12 @@ from ..errors import ConfigError, suggest
 from ..serving import registry
 from ..serving.nemo_gym.environment_servers import find_environment_servers, list_datasets
 from ..types import JsonObject
-from .keys import CollectConfig, Command, ReverifyConfig
+from .keys import CollectConfig, Command, ReverifyConfig, TasksConfig
 
 CommandT = TypeVar("CommandT", bound=Command)
 
 
-def choose_agent(agents: Sequence[str], values: JsonObject, command: CollectConfig) -> str | None:
+def choose_agent(agents: Sequence[str], values: JsonObject, command: TasksConfig) -> str | None:
     """The agent that every row runs with; None if the rows name their agents."""
     asked = command.agent_name
     if asked is None:
@@ -73,7 +73,7 @@ def how_to_get(agent: str | None) -> str:
     return ""
 
 
-def task_path(command: CollectConfig, values: JsonObject, agent: str | None) -> str:
+def task_path(command: TasksConfig, values: JsonObject, agent: str | None) -> str:
     """The input file, given as a path or as a dataset's name; ConfigError if there is none."""
     if command.input_jsonl_fpath is not None and command.dataset is not None:
         raise ConfigError("input_jsonl_fpath and dataset were both given: leave one of them out")
