@@ -33,62 +33,47 @@ MARKERS = {
 }
 
 LATER = frozenset(
-    {
+    [
         "CHANGELOG.md",
         "docs/arms.md",
-        "docs/comparing.md",
         "docs/development.md",
         "docs/exporting.md",
         "docs/failures.md",
-        "docs/files.md",
-        "docs/from-rollouts-to-dpo.md",
+        "docs/fault-injection.md",
         "docs/glossary.md",
         "docs/groups.md",
-        "docs/index.md",
         "docs/lora.md",
-        "docs/mcp.md",
         "docs/nemo-gym.md",
-        "docs/parallelism.md",
         "docs/performance.md",
         "docs/planning-vllm.md",
         "docs/preparing-data.md",
         "docs/protocol.md",
         "docs/python.md",
-        "docs/reverify.md",
         "docs/rl.md",
-        "docs/sandbox.md",
         "docs/scale-out.md",
-        "docs/servers.md",
         "docs/tiny_model.md",
         "docs/trackers.md",
         "docs/trainers.md",
-        "docs/untrusted-text.md",
         "docs/viewing.md",
-        "docs/writing-a-resources-server.md",
-        "resources_servers/blackjack/README.md",
-        "resources_servers/coherence_math/README.md",
-        "resources_servers/equivalence_llm_judge/README.md",
-        "resources_servers/example_multi_step/README.md",
+        "resources_servers/calculator/README.md",
+        "resources_servers/code_gen/README.md",
         "resources_servers/example_session_state_mgmt/README.md",
+        "resources_servers/example_single_tool_call/README.md",
         "resources_servers/example_tool_call_multireward/README.md",
-        "resources_servers/genrm_compare/README.md",
         "resources_servers/instruction_following/README.md",
         "resources_servers/math_with_verify/README.md",
-        "resources_servers/mcqa/README.md",
         "resources_servers/reasoning_gym/README.md",
         "resources_servers/string_match/README.md",
         "resources_servers/structured_outputs/README.md",
         "resources_servers/workplace_assistant/README.md",
         "responses_api_agents/non_executing_simple_agent/README.md",
-        "responses_api_models/azure_openai_model/README.md",
         "responses_api_models/local_model/README.md",
-        "responses_api_models/openai_model/README.md",
         "responses_api_models/simulated_model/README.md",
         "responses_api_models/trainer_model/README.md",
         "responses_api_models/vllm_model/README.md",
-    }
+    ]
 )
-"""Pages that miss a bound."""
+"""Pages that are not written so yet."""
 
 
 def read_prose(path: Path) -> str:
@@ -118,14 +103,14 @@ def test_pages_speak_to_the_reader() -> None:
     assert find_missed([text for name, text in PAGES.items() if name not in LATER]) == []
 
 
-@pytest.mark.parametrize("name", sorted({*PAGES} - {*LATER}))
+@pytest.mark.parametrize("name", sorted({*PAGES} - LATER))
 def test_a_page_uses_no_avoided_words(name: str) -> None:
     assert re.findall(MARKERS["avoided words"].pattern, PAGES[name], re.IGNORECASE) == []
 
 
 def test_a_page_that_holds_the_bounds_is_off_the_list() -> None:
-    assert {*LATER} <= {*PAGES}
-    assert [name for name in LATER if not find_missed([PAGES[name]])] == []
+    assert {*PAGES} >= LATER
+    assert [name for name in sorted(LATER) if not find_missed([PAGES[name]])] == []
 
 
 def test_the_markers_are_found() -> None:
