@@ -6,16 +6,19 @@ python docs/generate.py --check   # exit 1 if one is not what the code says
 
 import ast
 import inspect
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel
 
+import rollout_kit
 from rollout_kit import errors
 from rollout_kit.collecting import results
 from rollout_kit.collecting.live.snapshot import describe
@@ -215,11 +218,84 @@ def figures() -> Iterator[str]:
     yield "\n".join(["| figure | type | meaning |", "|---|---|---|", *rows])
 
 
+BASES = {
+    "Model server": rollout_kit.Model,
+    "Resources server": rollout_kit.ResourcesServer,
+    "Game": rollout_kit.GymnasiumServer,
+    "Agent": rollout_kit.Agent,
+}
+"""Kinds of servers → the class whose routes they have."""
+
+
+def routes() -> Iterator[str]:
+    """The HTTP routes of the servers."""
+    yield "# HTTP routes"
+    yield (
+        "Every server answers these routes with JSON. [Protocol](../protocol.md) shows how a"
+        " rollout uses them, for example with a session. [openapi.json](openapi.json) has them as"
+        " an OpenAPI document, with the fields of requests and replies."
+    )
+    for kind, base in BASES.items():
+        rows = ["| route | request | reply | what it does |", "|---|---|---|---|"]
+        for route in sorted(base.routes.values(), key=attrgetter("path")):
+            handler = getattr(base, route.handler)
+            request, reply = (_type_name(each) for each in bodies_of(handler))
+            request = request if route.takes_body else ""
+            text = _cell(summary_of(handler))
+            rows.append(f"| `{route.method} {route.path}` | {request} | {reply} | {text} |")
+        yield f"## {kind}"
+        yield "\n".join(rows)
+
+
+def bodies_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
+    """The types of the request's and of the reply's body of a route."""
+    hints = get_type_hints(handler)
+    reply = hints.pop("return", dict)
+    return next(iter(hints.values()), dict), reply
+
+
+def _type_name(kind: Any) -> str:
+    return f"`{kind.__name__}`" if inspect.isclass(kind) and kind not in (dict, list) else "object"
+
+
+def openapi() -> str:
+    """The routes as an OpenAPI document."""
+    schemas: dict[str, Any] = {}
+
+    def schema_of(kind: Any) -> dict[str, Any]:
+        if not (inspect.isclass(kind) and issubclass(kind, BaseModel)):
+            return {"type": "object"}
+        found = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(found.pop("$defs", {}))
+        schemas[kind.__name__] = found
+        return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+    def content(kind: Any) -> dict[str, Any]:
+        return {"content": {"application/json": {"schema": schema_of(kind)}}}
+
+    paths: dict[str, dict[str, Any]] = {}
+    for kind, base in BASES.items():
+        for route in sorted(base.routes.values(), key=attrgetter("path")):
+            handler = getattr(base, route.handler)
+            request, reply = bodies_of(handler)
+            known = paths.setdefault(route.path, {}).setdefault(route.method.lower(), {"tags": []})
+            known["tags"].append(kind)
+            if len(known["tags"]) == 1:
+                known["summary"] = " ".join(summary_of(handler).split())
+                known["responses"] = {"200": {"description": "The reply.", **content(reply)}}
+                if route.takes_body:
+                    known["requestBody"] = content(request)
+    info = {"title": "rollout_kit servers", "version": rollout_kit.__version__}
+    document = {"openapi": "3.1.0", "info": info, "paths": paths}
+    return json.dumps({**document, "components": {"schemas": schemas}}, indent=1) + "\n"
+
+
 PAGES = {
     "commands.md": commands,
     "configuration.md": configuration,
     "errors.md": failures,
     "python-names.md": names,
+    "routes.md": routes,
     "snapshot.md": figures,
 }
 
@@ -228,6 +304,7 @@ def written() -> Iterator[tuple[Path, str]]:
     """(path, text) of each page."""
     for name, write in PAGES.items():
         yield FOLDER / name, "\n\n".join([NOTE, *write()]) + "\n"
+    yield FOLDER / "openapi.json", openapi()
 
 
 def main(words: Sequence[str]) -> int:

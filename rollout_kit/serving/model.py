@@ -194,19 +194,19 @@ class Model(Service):
 
     @post(CHAT)
     async def chat_completions(self, params: JsonObject) -> JsonObject:
-        """The same for a Chat Completions request."""
+        """The reply to a Chat Completions request."""
         response = self._mask_reply(await self.responses(as_params(params)))
         return as_completion(response) | _versions(response)
 
     @post(COMPLETIONS)
     async def completions(self, params: JsonObject) -> JsonObject:
-        """The same for a raw text that the model continues; never as a stream."""
+        """The reply to a raw text that the model continues; never as a stream."""
         response = await self.responses(raw.read_request(params))
         return raw.answer_request(response) | _versions(response)
 
     @post(MESSAGES)
     async def messages(self, params: JsonObject) -> JsonObject:
-        """The same for a request of Anthropic's Messages API."""
+        """The reply to a request of Anthropic's Messages API."""
         # provider data is packed for the client, and could not be masked there
         response = self._mask_reply(await self.responses(messages.as_params(params)))
         return messages.as_message(response)

@@ -1,6 +1,8 @@
 """The reference pages are what the code says, and leave out no key, error, status or name."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,3 +77,20 @@ def test_help_shows_at_most_what_a_reader_takes_in_and_all_on_demand(name: str) 
     assert len(shown) <= MAX_SHOWN
     whole = entry.format_help(name, is_whole=True)
     assert all(f"  {key}  (" in whole for key in known)
+
+
+def test_the_openapi_document_has_every_route_and_every_type_that_it_names(
+    generate: ModuleType,
+) -> None:
+    document = json.loads(generate.openapi())
+    routes = {
+        (route.path, route.method.lower())
+        for base in generate.BASES.values()
+        for route in base.routes.values()
+    }
+    assert {(path, verb) for path, found in document["paths"].items() for verb in found} == routes
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', generate.openapi()))
+    assert named and named <= document["components"]["schemas"].keys()
+    verify = document["paths"]["/verify"]["post"]
+    body = verify["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/VerifyRequest"}
