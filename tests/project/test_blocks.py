@@ -81,6 +81,9 @@ MODEL = "{name}: {{responses_api_models: {{simulated_model: {{}}}}}}\n"
 HOSTED = {"policy_base_url": "http://h.test/v1", "policy_api_key": "k", "policy_model_name": "m"}
 """The reader's `env.yaml`."""
 
+SET = {"TOKEN": "the-token-of-a-run"}
+"""Variables of the reader's shell."""
+
 READERS = {
     **{f"{name}.yaml": ENVIRONMENT.format(name=name) for name in ("my_env", "my_task")},
     **{
@@ -215,7 +218,7 @@ def run_with_stand_ins(script: str, folder: Path) -> list[list[str]]:
     done = subprocess.run(
         ["/bin/bash", "-uec", script],
         cwd=folder,
-        env={"PATH": str(folder / "bin"), "HOME": str(folder), "CALLS": str(calls)},
+        env={"PATH": str(folder / "bin"), "HOME": str(folder), "CALLS": str(calls), **SET},
         capture_output=True,
         text=True,
         timeout=HANG_S,
