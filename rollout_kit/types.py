@@ -255,13 +255,16 @@ class RolloutInfo(NamedTuple):
         str | None, HeadField("Why its last turn ended: stop, length, ….", is_column=True)
     ]
     started_at: Annotated[str, HeadField("When the agent was asked, in UTC.")]
-    attempt: Annotated[int, HeadField("Which attempt at the rollout made it, from 1.", is_column=True)]
+    attempt: Annotated[
+        int, HeadField("Which attempt at the rollout made it, from 1.", is_column=True)
+    ]
     duration_s: Annotated[
         float | None,
         HeadField("Time of agent and verifier.", is_column=True, latency="rollout"),
     ]
     queue_s: Annotated[
-        float | None, HeadField("Time between the first attempt at the rollout and this one.", latency="queue")
+        float | None,
+        HeadField("Time between the first attempt at the rollout and this one.", latency="queue"),
     ]
     model_s: Annotated[
         float | None, HeadField("Time of the model's calls.", is_column=True, latency="model")

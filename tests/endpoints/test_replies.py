@@ -392,6 +392,32 @@ def test_a_thought_that_is_not_stored_names_the_remedy() -> None:
     assert "upstream_api" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("path", "said", "is_hinted"),
+    [
+        ("", "Not Found", True),
+        ("/api", "Not Found", True),
+        ("/v1", "Not Found", False),
+        ("/v1beta/openai", "Not Found", False),
+        ("", "The model 'm' does not exist.", False),
+    ],
+)
+@pytest.mark.parametrize("upstream_api", ["responses", "chat_completions"])
+def test_an_address_without_a_version_is_told_apart(
+    path: str, said: str, is_hinted: bool, upstream_api: str
+) -> None:
+    endpoint = Endpoint(refuses(404, said))
+
+    def model(url: str) -> Any:
+        return model_at(url, openai_base_url=url + path, upstream_api=upstream_api)
+
+    with pytest.raises(ModelError) as caught:
+        with_model(endpoint, asks({"input": "Hi"}, None), model)
+    assert ("the address has no version" in caught.value.message) == is_hinted
+    is_about_chat = upstream_api == "responses" and not is_hinted and "model" not in said
+    assert ("chat_completions" in caught.value.message) == is_about_chat
+
+
 def test_a_filter_that_leaves_no_message_is_a_verdict_about_the_row() -> None:
     choice = {"index": 0, "finish_reason": "content_filter"}
     response = from_chat({"model": "m", "choices": [choice]}, {})

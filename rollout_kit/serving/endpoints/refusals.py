@@ -21,6 +21,11 @@ CHAT_ONLY = (
 )
 """What a 404 of the path of Responses often means, unless it is about the model."""
 
+VERSION = re.compile(r"/v\d\w*(/|$)|/openai/")
+"""Of the path of an endpoint's address; Azure's old paths have none."""
+
+NO_VERSION = "the address has no version: most endpoints need one, as in https://<host>/v1"
+
 QUOTED = 100
 """Characters quoted of a body that is no JSON."""
 
@@ -288,7 +293,9 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str, place: str) -
         said = f"{said} (asked for the model '{model}')"
     is_of_path = not ("/completions" in url or NAMES_MODEL.search(text) or OF_ITEM.search(text))
     if status in (404, 405) and is_of_path:
-        said += f"; {CHAT_ONLY}"
+        said += f"; {CHAT_ONLY if VERSION.search(url) else NO_VERSION}"
+    elif status in (404, 405) and not (NAMES_MODEL.search(text) or VERSION.search(url)):
+        said += f"; {NO_VERSION}"
     return ModelError(
         f"{place} answered {reply.status}: {said}",
         status=status,
