@@ -221,7 +221,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(installed.MODULES, "otel", "opentelemetry_of_another_planet.trace")
     keys = ExportConfig.model_validate({"otel": {"endpoint": "http://x"}}).otel
     with pytest.raises(
-        ConfigError, match=r"otel\.endpoint needs the extra otel.*rollout_kit\[otel"
+        ConfigError, match=r"otel\.endpoint needs the extra otel.*rollout-kit\[otel"
     ):
         installed.check_installed(keys)
 

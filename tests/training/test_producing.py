@@ -445,7 +445,7 @@ def test_groups_that_wait_for_room_do_not_hold_up_those_that_have_a_place(
 
     given, is_full = list[str](), asyncio.Event()
     asyncio.run(asyncio.wait_for(main(), HANG_S))
-    assert sorted(seen) == list("abcde") and set(seen[:2]) == {"d", "e"}
+    assert sorted(seen) == list("abcde") and seen[0] in "de"
 
 
 @pytest.mark.parametrize("epochs", [None, 3])
