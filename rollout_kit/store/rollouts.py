@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from math import isnan
 from pathlib import Path
@@ -43,6 +43,7 @@ from .kinds import (
     HeadReader,
     Judged,
     LineHead,
+    judge_parsed,
     refuse_newer,
     why_left_out,
 )
@@ -159,8 +160,7 @@ class RolloutFile:
     def lines(self, *, parsed: bool = False, default: str = "rollout") -> Iterator[StoredLine]:
         """Every line that is not blank. `parsed`: each one has its `row`, which is quicker where
         all rows are wanted. `default` is what a line is that does not say it."""
-        reader = HeadReader(default)
-        judge = reader.judge_whole if parsed else reader.judge
+        judge = partial(judge_parsed, default=default) if parsed else HeadReader(default).judge
         for number, offset, raw in place_lines(self.path, MAX_STORED):
             yield StoredLine(number, offset, raw, judge(raw))
 
@@ -260,7 +260,7 @@ class RolloutFile:
 
     def join_raw(self, raw: bytes) -> Rollout | None:
         """The same for a line as it stands; None if it is no rollout."""
-        line = StoredLine(0, 0, raw, HeadReader().judge_whole(raw))
+        line = StoredLine(0, 0, raw, judge_parsed(raw))
         return self.join(line) if line.kind == "rollout" else None
 
     @cached_property
