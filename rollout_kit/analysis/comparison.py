@@ -13,7 +13,7 @@ from ..store.arms.order import ArmOrder
 from ..store.files import OutputPaths
 from ..store.filters.expression import Filter, filtering
 from ..store.outputs import distinct_files_of
-from ..store.rollouts import BareLine, Candidate
+from ..store.rollouts import Candidate, choose
 from ..store.scope import arm_of_key
 from ..types import JsonObject
 from .export.source import RolloutSource
@@ -109,20 +109,9 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     return files, [str(path) for path in again]
 
 
-def _choose(source: RolloutSource, keeps: Filter | None) -> Iterator[Candidate]:
-    """The rollouts of a file that the filter keeps."""
-    for candidate in source.candidates(keeps):
-        try:
-            is_kept = candidate.holds
-        except BareLine:
-            continue
-        if is_kept:
-            yield candidate
-
-
 def _read(path: Path, keeps: Filter | None, tasks: Path | None) -> File:
     found, source = File.create(str(path), path), RolloutSource([path], tasks=tasks)
-    for candidate in _choose(source, keeps):
+    for candidate in choose(source.candidates(keeps)):
         parts = [found]
         if arm := arm_of_key(candidate.key):
             parts.append(found.arms.setdefault(arm, File.create(arm, path)))
@@ -135,7 +124,7 @@ def _read_arms(path: Path, keeps: Filter | None, tasks: Path | None) -> list[Fil
     """The arms of a single file, each as a file, in the order of the configuration."""
     arms: dict[str, File] = {}
     source = RolloutSource([path], tasks=tasks)
-    for candidate in _choose(source, keeps):
+    for candidate in choose(source.candidates(keeps)):
         arm = arm_of_key(candidate.key)
         _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
     for found in arms.values():

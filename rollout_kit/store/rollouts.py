@@ -6,7 +6,7 @@ key once, with the scores of their groups and what people have labelled them wit
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -50,6 +50,9 @@ from .kinds import (
 from .labels import find_labels
 from .lines import rollout_of
 
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-not-found]
+
 
 @dataclass(slots=True)
 class StoredLine:
@@ -60,6 +63,7 @@ class StoredLine:
     offset: int
     raw: bytes
     judged: Judged
+    _row: JsonObject | None = None
 
     @property
     def kind(self) -> str:
@@ -72,8 +76,10 @@ class StoredLine:
 
     @property
     def row(self) -> JsonObject:
-        """The JSON object; empty if the line is none."""
-        return self.judged.row or parse_line(self.raw) or {}
+        """The JSON object, parsed once; empty if the line is none."""
+        if self._row is None:
+            self._row = self.judged.row or parse_line(self.raw) or {}
+        return self._row
 
     @property
     def is_torn(self) -> bool:
@@ -139,6 +145,17 @@ class Candidate:
         return self.file.value(self, name)
 
 
+def choose(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Those that the filter keeps."""
+    for candidate in candidates:
+        try:
+            is_kept = candidate.holds
+        except BareLine:
+            continue
+        if is_kept:
+            yield candidate
+
+
 FILE_BITS = 40
 """A place is the number of a file and, in this many bits, the row of a rollout in it."""
 
@@ -180,9 +197,9 @@ class RolloutFile:
                 self.left_out[why_left_out(line.raw)] += 1
 
     def pieces(self, index: KeptIndex) -> Iterator[Rows | StoredLine]:
-        """The file in its order: rollouts that its index tells as rows, and all other lines. Those
-        behind what the index covers can be told to it meanwhile. WrongIndex if the index cannot be
-        that of the file; OSError if the file cannot be read."""
+        """The file in its order: rollouts that its index knows, as rows, and all other lines. You
+        can add the lines behind the index to it meanwhile. WrongIndex if the index cannot be that
+        of the file; OSError if the file cannot be read."""
         with open_file(self.path, AT_ONCE) as stream:
             index.descriptor = stream.fileno()
             for piece in index.load():
@@ -219,8 +236,8 @@ class RolloutFile:
         ConfigError if it names a field that no rollout has. Lines are read only where an index
         does not tell enough."""
         with filtering(expression) as keeps:
-            for each in open_rollouts(self.path).candidates(keeps):
-                if each.holds:
+            for each in choose(open_rollouts(self.path).candidates(keeps)):
+                with suppress(BareLine):
                     yield each.rollout
 
     def candidates(self, keeps: Filter | None = None) -> Iterator[Candidate]:
@@ -369,10 +386,6 @@ def _join_groups(path: Path, groups: Path, *states: tuple[Any, ...]) -> GroupRew
 def _state_of(path: Path) -> tuple[Any, ...]:
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 class Rollouts:
