@@ -1,7 +1,7 @@
 """ng_ctl: list running collections, and steer them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def format_list(found: Mapping[str, Any]) -> str:
     if not (listed or problems):
         return "No collection of yours runs on this machine."
     rows = [COLUMNS, *map(_cells, listed)] if listed else []
-    return "\n".join([*_align(rows), *problems])
+    return "\n".join([*entry.align(rows), *problems])
 
 
 def _cells(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
@@ -115,14 +115,6 @@ def _cells(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
         f"{snapshot['elapsed_s']:,.0f} s",
         snapshot["output"] or "-",
     )
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _read(word: str) -> str:

@@ -212,10 +212,17 @@ def _indent(text: str) -> str:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows of cells in columns."""
+    for line in align(rows):
+        print(line)
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def prepare() -> None:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from .fields import describe
 
@@ -47,13 +46,13 @@ def list_groups(model: type[BaseModel]) -> list[KeyGroup]:
     """The keys of a command or a server by the class that declares them: its own first, those that
     all have last; in a group, required ones first."""
     found: list[KeyGroup] = []
-    fields = model.model_fields
+    fields, seen = model.model_fields, set[str]()
     for declaring in model.__mro__:
         if not (issubclass(declaring, BaseModel) and inspect.get_annotations(declaring)):
             continue
         own = [name for name in inspect.get_annotations(declaring) if name in fields]
-        earlier = {row.name for group in found for row in group.rows}
-        rows = [row for name in own for row in _rows(name, fields[name]) if row.name not in earlier]
+        rows = [row for name in own if name not in seen for row in _rows(name, fields[name])]
+        seen.update(own)
         if rows:
             rows.sort(key=lambda row: row.default is not None)
             found.append(KeyGroup(title_of(declaring), rows))
@@ -90,8 +89,6 @@ def format_default(field: FieldInfo) -> str:
     default: Any = field.get_default(call_default_factory=True)
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
-    if default is PydanticUndefined:
-        return ""
     if isinstance(default, BaseModel):
         return str(default.model_dump().get("name", default))
     return f"{default:g}" if isinstance(default, float) else str(default) or '""'

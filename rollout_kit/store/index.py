@@ -50,7 +50,7 @@ from .compact import Keys, hex_number
 from .files import OutputPaths
 from .head import COUNT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, USAGE, values_of
 from .kinds import OF_KEY, REPEATED, TAKEN, HeadReader, Judged, LineHead, why_left_out
-from .lines import WorkerRollout
+from .lines import find_figures
 
 FIGURES = struct.Struct(f"<IIQ{len(COUNTS)}f{len(NUMBERS)}d")
 """Size and CRC-32 of the line, the number of its task, and its columns of numbers."""
@@ -196,8 +196,7 @@ class RecordMaker:
     def make_own(self, offset: int, raw: bytes, rollout: Rollout) -> tuple[bytes, bool] | None:
         """The content of the record of a line that this process has at hand, and whether the record
         is plain. The line is not parsed if that can be avoided."""
-        packed = rollout.figures if isinstance(rollout, WorkerRollout) else b""
-        if not (figures := packed or pack_own(raw, rollout)):
+        if not (figures := find_figures(rollout) or pack_own(raw, rollout)):
             return self._make_plainly(offset, raw)
         get, info = rollout.head.get, rollout.info
         names, (_, agent, scope, _) = info.scores, info.key
@@ -404,8 +403,7 @@ class KeptIndex:
         self.size = offset + len(raw)
         self._waiting.append((offset, raw, rollout))
         # a rollout of this process is recorded now: its response should not stay in memory
-        is_of_worker = isinstance(rollout, WorkerRollout) and rollout.figures
-        if not is_of_worker or self.size - self._waiting[0][0] >= AT_ONCE:
+        if not find_figures(rollout) or self.size - self._waiting[0][0] >= AT_ONCE:
             self._make_waiting()
 
     def _make_waiting(self) -> None:

@@ -252,7 +252,7 @@ def _check_skipped(raw: bytes) -> None:
         orjson.loads(raw)
 
 
-def _bounded_types() -> tuple[Any, Any]:
+def _make_bounded_types() -> tuple[Any, Any]:
     """The types of a reward and of an index in a line, for the decoder."""
     from msgspec import Meta
 
@@ -308,7 +308,7 @@ def _line_type(attributes: Mapping[str, str], *, is_whole: bool) -> Any:
     """The part of a line that has columns, or is in its head, as a type for the decoder."""
     from msgspec import defstruct
 
-    reward, index = _bounded_types()
+    reward, index = _make_bounded_types()
     name = defstruct("Name", [("name", str)], gc=False)
     usage = defstruct("Usage", [(each, float | None, None) for each in USAGE], gc=False)
     error = defstruct("Error", [("reason", str | None, None)], rename={"reason": "class"})

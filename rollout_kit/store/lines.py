@@ -235,9 +235,14 @@ class WorkerRollout(Rollout):
         return orjson.loads(self.raw)
 
 
-def encoded_response(rollout: Rollout) -> bytes | None:
+def find_encoded(rollout: Rollout) -> bytes | None:
     """The response of a rollout as JSON, if it is at hand."""
     return rollout.encoded if isinstance(rollout, MadeRollout) else None
+
+
+def find_figures(rollout: Rollout) -> bytes:
+    """The figures of a rollout's record in the index, if a worker has packed them."""
+    return rollout.figures if isinstance(rollout, WorkerRollout) else b""
 
 
 def dump_rollout(rollout: Rollout) -> bytes:
@@ -245,7 +250,7 @@ def dump_rollout(rollout: Rollout) -> bytes:
     if isinstance(rollout, WorkerRollout):
         return rollout.raw
     line = rollout.line
-    if (encoded := encoded_response(rollout)) is not None:
+    if (encoded := find_encoded(rollout)) is not None:
         line = {**line, "response": orjson.Fragment(encoded)}
     return dump_line(line)
 

@@ -54,19 +54,19 @@ def kinds(tree: dict[str, Any]) -> set[str]:
     return (nested & {*TYPES}) | flat
 
 
-def included(path: str) -> list[str]:
+def read_included(path: str) -> list[str]:
     """All files that a file includes, at any depth."""
     return [layer.origin for layer in read_layers([path], ROOT)][:-2]
 
 
-def parsed(path: str) -> dict[str, Any]:
+def read_values(path: str) -> dict[str, Any]:
     return yaml.safe_load((ROOT / path).read_text()) or {}
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_an_environment_names_no_model_and_a_model_no_environment(path: str) -> None:
-    own = kinds(parsed(path))
-    theirs = set(chain.from_iterable(kinds(parsed(each)) for each in included(path)))
+    own = kinds(read_values(path))
+    theirs = set(chain.from_iterable(kinds(read_values(each)) for each in read_included(path)))
     if own & {*ENVIRONMENT}:
         assert MODELS not in own | theirs, "the model comes from another file: see configs/"
     if MODELS in own:
@@ -75,7 +75,7 @@ def test_an_environment_names_no_model_and_a_model_no_environment(path: str) -> 
 
 @pytest.mark.parametrize("path", FILES)
 def test_every_file_is_valid(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree, text = parsed(path), (ROOT / path).read_text()
+    tree, text = read_values(path), (ROOT / path).read_text()
     if not kinds(tree) and "config_paths" not in tree:
         pytest.skip("no configuration of servers: the tests of its command read it")
     skip_unless_installed("ctranslate2", "math_verify")
@@ -87,8 +87,8 @@ def test_every_file_is_valid(path: str, tmp_path: Path, monkeypatch: pytest.Monk
         files.append("resources_servers/mcqa/configs/mcqa.yaml")
         agent = next(iter(tree))
         words.append(f"++{agent}.responses_api_agents.{agent}.resources_server.name=mcqa")
-    named = [*files, path, *included(path)]
-    if path in BEFORE or not any(MODELS in kinds(parsed(each)) for each in named):
+    named = [*files, path, *read_included(path)]
+    if path in BEFORE or not any(MODELS in kinds(read_values(each)) for each in named):
         files.insert(0, MODEL)
     config = load([f"+config_paths=[{','.join([*files, path])}]", *words], ValidateConfig, tmp_path)
     assert config.instances and not config.warnings

@@ -346,7 +346,7 @@ def check_servers(tree: dict[str, Any], folder: Path, reader: Path) -> None:
     words += [f"+{name}=x" for name in re.findall(r"\$\{(search_\w+)\}", str(tree))]
     others = "".join(_others(tree))
     (folder / "others.yaml").write_text(others or "{}")
-    files = ["others.yaml", *_changed(tree)] + ["block.yaml"] * (not is_env)
+    files = ["others.yaml", *_list_changed(tree)] + ["block.yaml"] * (not is_env)
     files += ["responses_api_models/openai_model/configs/openai_model.yaml"] * is_env
     for kind, name in _implementations(tree):
         if registry.find(kind, name, folder) is None:
@@ -356,7 +356,7 @@ def check_servers(tree: dict[str, Any], folder: Path, reader: Path) -> None:
     assert config.instances and not config.warnings
 
 
-def _changed(tree: dict[str, Any]) -> Iterator[str]:
+def _list_changed(tree: dict[str, Any]) -> Iterator[str]:
     """The shipped files that a block changes."""
     if "judge_server" in tree:
         yield "resources_servers/equivalence_llm_judge/configs/equivalence_llm_judge.yaml"

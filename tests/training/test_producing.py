@@ -33,7 +33,7 @@ from rollout_kit.rl.partial import name_request
 from rollout_kit.rl.producing import producer
 from rollout_kit.rl.producing.gauges import TrainerGauges
 from rollout_kit.serving.resources_server import ResourcesServer
-from rollout_kit.store.lines import encoded_response
+from rollout_kit.store.lines import find_encoded
 from rollout_kit.store.scope import parse_scope
 from rollout_kit.types import JsonObject
 
@@ -350,7 +350,7 @@ def test_groups_are_scored_and_put_while_the_program_is_busy(
             run = rl.collect(servers, "tasks.jsonl", buffer=buffer, output="r.jsonl", num_repeats=2)
             number = 0
             async for outcome in run:
-                assert isinstance(outcome, rk.Rollout) and encoded_response(outcome) is None
+                assert isinstance(outcome, rk.Rollout) and find_encoded(outcome) is None
                 number += 1
                 if number == 5:
                     await asyncio.to_thread(eventually, lambda: len(read_jsonl(scores)) == 3)

@@ -19,7 +19,7 @@ from ...errors import OutputError
 from ...reading import line_at
 from ...store.groups.members import HeldLine, HeldMember, hold, task_of
 from ...store.journal import Journal
-from ...store.lines import encoded_response
+from ...store.lines import find_encoded
 from ...store.rollouts import RolloutFile
 from ...store.scope import Group, group_of
 from ...store.tasks import BREATH
@@ -212,7 +212,7 @@ class GroupFollower:
         opened = self._group(group := group_of(key))
         opened.num_earlier -= 1
         opened.let_go_of_members()
-        opened.add(self._hold(key, rollout.line, encoded_response(rollout)))
+        opened.add(self._hold(key, rollout.line, find_encoded(rollout)))
         self._close_if_settled(group, opened)
 
     def go_on(self) -> None:
@@ -274,7 +274,7 @@ class GroupFollower:
         if key.agent not in self._agents:
             return
         if isinstance(outcome, Rollout):
-            place, encoded = self._place_of(key), encoded_response(outcome)
+            place, encoded = self._place_of(key), find_encoded(outcome)
             self.noted.append((key, self._hold(key, outcome.line, encoded, place)))
         elif not isinstance(outcome, Unverified) or outcome.error is not None:
             self.noted.append((key, None))  # else its verdict is still to come

@@ -147,11 +147,11 @@ def _exchange(note: Note, raw: bytes, timeout_s: float) -> bytes:
     except PermissionError:
         raise ConfigError(f"{note.socket} belongs to another user") from None
     except OSError:
-        raise _ended(note) from None
+        raise _explain_end(note) from None
     if not reply.endswith(b"\n"):
-        raise _ended(note)
+        raise _explain_end(note)
     return reply
 
 
-def _ended(note: Note) -> ConfigError:
+def _explain_end(note: Note) -> ConfigError:
     return ConfigError(f"{note.name} ended during the request (pid {note.pid})")

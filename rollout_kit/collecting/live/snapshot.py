@@ -315,7 +315,7 @@ def make(kind: type[T], moment: Any) -> T:
     return kind(
         **{
             name: shown.of(moment) if shown.of else getattr(moment, name)
-            for name, shown, _ in _declared(kind)
+            for name, shown, _ in _list_declared(kind)
         }
     )
 
@@ -336,7 +336,7 @@ def figures_of(snapshot: Snapshot) -> Iterator[Figure]:
 
 
 def _walk(found: Any, labels: Mapping[str, str], is_drawn: bool) -> Iterator[Figure]:
-    for name, shown, _ in _declared(type(found)):
+    for name, shown, _ in _list_declared(type(found)):
         value, label = getattr(found, name), shown.label
         if isinstance(value, int | float):
             yield _figure(value, shown, {label: name} if label else labels, is_drawn)
@@ -365,7 +365,7 @@ def _figure(value: float, shown: Shown, labels: Mapping[str, str], is_drawn: boo
 
 
 @cache
-def _declared(kind: type[Any]) -> list[tuple[str, Shown, Any]]:
+def _list_declared(kind: type[Any]) -> list[tuple[str, Shown, Any]]:
     """Name, declaration and type of each figure of a class."""
     hints = get_type_hints(kind)
     return [(each.name, each.metadata["shown"], hints[each.name]) for each in fields(kind)]
@@ -379,7 +379,7 @@ TYPES = {
 
 def describe(kind: type[Any] = Snapshot, before: str = "") -> Iterator[tuple[str, str, str]]:
     """Name, type and meaning of each figure, for the reference."""
-    for name, shown, hint in _declared(kind):
+    for name, shown, hint in _list_declared(kind):
         choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
         names = [TYPES.get(get_origin(each) or each, "object") for each in choices]
         yield f"{before}{name}", " or ".join(names), shown.about
