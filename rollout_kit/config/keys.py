@@ -195,7 +195,7 @@ NUM_SAMPLES = 100
 
 
 class WandbConfig(CommandKeys):
-    """Weights & Biases. `project` switches it on; most keys are those of `wandb.init`."""
+    """Weights & Biases. `project` switches it on; most keys are the parameters of `wandb.init`."""
 
     project: str | None = Field(default=None, description="Send figures, a table and files to W&B.")
     entity: str | None = Field(default=None, description="User or team of the project.")
@@ -304,7 +304,7 @@ class ProducingConfig(CommandKeys):
     """How often the tasks are gone through, and where their groups go."""
 
     epochs: int | None = Field(
-        1, ge=1, description="How often to go through the tasks; null = for ever."
+        1, ge=1, description="How often to go through the tasks; null = without an end."
     )
     longest_first: bool = Field(
         False,
@@ -366,7 +366,7 @@ class ClusterConfig(CommandKeys):
 
     shard: Shard | None = Field(
         None,
-        description="Collect only this part of the tasks, into a file of its own: 3/10; auto in a"
+        description="Collect only this part of the tasks, into a separate file: 3/10; auto in a"
         " Slurm array, auto/10 in an indexed job of Kubernetes.",
     )
 
@@ -461,7 +461,7 @@ class OfInputCommand(ReadingCommand):
     """Keys of the commands that can leave out the rollouts of other inputs."""
 
     input_jsonl_fpath: Path | None = Field(
-        None, description="Tasks: only their rollouts count. An output may hold those of others."
+        None, description="Tasks: only their rollouts count. An output may hold rollouts of others."
     )
 
 
@@ -511,7 +511,9 @@ class ReportConfig(OfInputCommand):
 class SelectionConfig(OfInputCommand):
     """Keys of the commands that write stored rollouts in another form."""
 
-    output_fpath: Path | None = Field(None, description="File to write; a report goes beside it.")
+    output_fpath: Path | None = Field(
+        None, description="File to write; a report is written next to it."
+    )
     where: str | None = Field(
         None, description="Keep rollouts for which this holds: reward > 0.5 and num_turns < 8."
     )
@@ -598,7 +600,7 @@ class PairsConfig(SelectionConfig):
     drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
     prompt: str = Field(
         "chosen",
-        description="Prompt of a pair: that of the chosen rollout; with arm:<id> that of an arm; or"
+        description="Prompt of a pair: from the chosen rollout; with arm:<id> from that arm; or"
         " a YAML file with `system` and `user` templates, filled from the row.",
     )
     allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")
@@ -762,7 +764,7 @@ class TimeLimitsConfig(CommandKeys):
 
 
 class ReachConfig(Command, TimeLimitsConfig, HttpClientConfig, ServersConfig):
-    """Keys of the commands that start servers, or use those of a running ng_run."""
+    """Keys of the commands that start servers, or use the servers of a running ng_run."""
 
     head_server: HeadServerConfig = Field(
         default_factory=HeadServerConfig,

@@ -62,7 +62,11 @@ def list_groups(model: type[BaseModel]) -> list[KeyGroup]:
 def title_of(model: type[BaseModel]) -> str:
     """What the keys that a class declares are about: its documentation's first sentence."""
     text = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    return "Keys of this command" if text.startswith("ng_") else text.removesuffix(".")
+    return (
+        "Keys of this command"
+        if text.startswith("ng_")
+        else text.partition(". ")[0].removesuffix(".")
+    )
 
 
 def _rows(name: str, field: FieldInfo, prefix: str = "") -> Iterator[KeyRow]:
