@@ -246,29 +246,28 @@ class ModelCall(NamedTuple):
     """Who was asked: policy, judge or user."""
 
 
+OF_TIME = frozenset(name for name in ModelCall._fields if name.endswith("_s"))
+OF_SEVERAL = frozenset({"model", "by"})
+"""Fields that say something only where the calls of a rollout differ in them."""
+
+
 def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
     """The turns of a rollout as its line has them: an array for each field, one entry a call.
 
     A field that is unknown of all calls has no array. `finish` holds numbers of `finish_names`;
     `model` and `by` are there only where calls differ in them.
     """
-    if not calls:
-        return {}
     found: JsonObject = {}
-    for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=True):
-        if name == "finish":
+    for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=False):
+        if values.count(None) == len(values):
+            continue
+        if name in OF_TIME:
+            found[name] = [None if value is None else round(value, 3) for value in values]
+        elif name == "finish":
             names = list(dict.fromkeys(value for value in values if value is not None))
-            if names:
-                found["finish_names"] = names
-                codes = {value: code for code, value in enumerate(names)}
-                found["finish"] = list(map(codes.get, values))
-        elif name.endswith("_s"):
-            if any(value is not None for value in values):
-                found[name] = [None if value is None else round(value, 3) for value in values]
-        elif name in ("model", "by"):
-            if len(set(values)) > 1:
-                found[name] = list(values)
-        elif values.count(None) < len(values):
+            found["finish_names"] = names
+            found["finish"] = [None if value is None else names.index(value) for value in values]
+        elif name not in OF_SEVERAL or len(set(values)) > 1:
             found[name] = list(values)
     return found
 

@@ -352,9 +352,12 @@ class Turns:
         first = self._starts[0][0] if self._starts else None
         ends = [*self._starts[1:], (None if first is None else first + num_items, self.tool_s)]
         return [
-            call._replace(
-                to=None if first is None or number is None else number - first,
-                tool_s=tools_s - before_s,
+            ModelCall(
+                None if first is None or number is None else number - first,
+                call.start_s,
+                call.model_s,
+                tools_s - before_s,
+                *call[4:],
             )
             for call, (_, before_s), (number, tools_s) in zip(
                 self._calls, self._starts, ends, strict=True
