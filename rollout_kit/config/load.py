@@ -19,6 +19,7 @@ from ..serving.given_server import GivenServer
 from ..serving.imported import look_again
 from ..serving.nemo_gym.adoption import place_data
 from ..serving.nemo_gym.checkout import Gym
+from ..serving.transport.network import proxy_urls
 from ..types import JsonObject
 from . import (
     classify,
@@ -121,7 +122,8 @@ def _find_secrets(merged: Merged, values: JsonObject) -> frozenset[str]:
         if merged.set_by(key, ENV_FILE) and key not in known_keys() and not _is_block(value)
     }
     variables = interpolation.variables(merged.tree)
-    return secret_values(values) | private_values(private) | secret_values(variables)
+    known = [values, variables, proxy_urls()]
+    return private_values(private).union(*map(secret_values, known))
 
 
 def _is_block(value: Any) -> bool:

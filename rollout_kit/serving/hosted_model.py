@@ -27,7 +27,7 @@ from ..responses import total_tokens
 from ..session import current_session
 from ..time_limit import running_loop
 from ..types import JsonObject
-from .endpoints.addresses import HeaderValue
+from .endpoints.addresses import HeaderValue, NetworkConfig
 from .endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
 from .endpoints.chat import RAW, MaxTokensField
 from .endpoints.outage import GONE, Outage
@@ -73,7 +73,7 @@ DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
 
 
-class EndpointConfig(ModelConfig):
+class EndpointConfig(NetworkConfig, ModelConfig):
     """Keys of every server that asks an endpoint."""
 
     extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
@@ -237,7 +237,8 @@ class HostedModel(Model):
         )
 
     async def start(self) -> None:
-        self._http = HttpClient(max_reply_mb=self.config.max_reply_mb)
+        network = self.config.network()
+        self._http = HttpClient(max_reply_mb=self.config.max_reply_mb, network=network)
 
     async def stop(self) -> None:
         if self._http:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import uvloop
 from support import HANG_S
 from virtual_time import run_linked
@@ -19,6 +20,7 @@ from rollout_kit.errors import PeerError, PeerLost, PeerTimeout, PeerUnreachable
 from rollout_kit.serving.transport import http
 from rollout_kit.serving.transport.connection import Connection
 from rollout_kit.serving.transport.http import HttpClient
+from rollout_kit.serving.transport.network import Network
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -69,8 +71,8 @@ async def answering(
 
 
 @asynccontextmanager
-async def client_of(*limits: int) -> AsyncIterator[HttpClient]:
-    client = HttpClient(*limits)
+async def client_of(*limits: int, **options: Any) -> AsyncIterator[HttpClient]:
+    client = HttpClient(*limits, **options)
     try:
         yield client
     finally:
@@ -407,24 +409,13 @@ def test_nobody_there_and_no_such_host_are_unreachable() -> None:
     asyncio.run(main())
 
 
-def certificate(folder: Path) -> ssl.SSLContext:
-    """Of 127.0.0.1, signed by itself."""
-    import subprocess
-
-    key, pem = folder / "key.pem", folder / "cert.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(pem)]
-    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key)
-    return context
-
-
 def test_https_is_spoken_with_who_can_show_a_certificate_and_with_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    context = certificate(tmp_path)
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trusting = Network(ca_file=str(tmp_path / "ca.pem"))
 
     async def main() -> None:
         async with answering(OK, tls=context) as (url, heads):
@@ -432,9 +423,7 @@ def test_https_is_spoken_with_who_can_show_a_certificate_and_with_nobody_else(
                 with pytest.raises(PeerUnreachable, match=r"(?i)certificate"):
                     await client.post(url, b"secret", timeout_s=HANG_S)
                 assert not heads
-            trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-            monkeypatch.setattr(http, "_tls", lambda: trusting)
-            async with client_of() as client:
+            async with client_of(network=trusting) as client:
                 for _ in range(3):
                     reply = await client.post(url, b"{}" * 100_000, timeout_s=HANG_S)
                     assert reply.raw == b"{}"

@@ -1,6 +1,7 @@
 """A real OpenAI-compatible endpoint on a real socket, in a thread of the test's own process."""
 
 import asyncio
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,9 @@ class Endpoint:
 
 
 @contextmanager
-def endpoint(behaviour: Behaviour, *, delay_s: float = 0.0) -> Iterator[Endpoint]:
+def endpoint(
+    behaviour: Behaviour, *, delay_s: float = 0.0, tls: ssl.SSLContext | None = None
+) -> Iterator[Endpoint]:
     """Answers `POST …/responses` while inside."""
     found = Endpoint(behaviour, delay_s)
     loop = asyncio.new_event_loop()
@@ -61,7 +64,7 @@ def endpoint(behaviour: Behaviour, *, delay_s: float = 0.0) -> Iterator[Endpoint
         app.router.add_post("/{root:.*}/responses", found.responses)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.SockSite(runner, sock).start()
+        await web.SockSite(runner, sock, ssl_context=tls).start()
         return runner
 
     runner = loop.run_until_complete(serve())

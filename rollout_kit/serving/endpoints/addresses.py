@@ -3,7 +3,10 @@
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, Field
+
+from ..service import OPERATIONAL
+from ..transport.network import DIRECT, Network, Proxy, read_network
 
 ROUTES = ("/chat/completions", "/completions", "/responses")
 """Ends of a URL that the model server adds itself."""
@@ -39,5 +42,56 @@ def check_header(value: str) -> str:
     return value
 
 
+def check_proxy(url: str) -> str:
+    """The URL of a proxy, or DIRECT; ValueError if it is neither."""
+    if url != DIRECT:
+        Proxy.parse(url)
+    return url
+
+
 BaseUrl = Annotated[str, AfterValidator(check_base_url)]
 HeaderValue = Annotated[str, AfterValidator(check_header)]
+ProxyUrl = Annotated[str, AfterValidator(check_proxy)]
+
+
+class NetworkConfig(BaseModel):
+    """Keys of the way to an endpoint."""
+
+    proxy: ProxyUrl | None = Field(
+        None,
+        repr=False,
+        json_schema_extra=OPERATIONAL,
+        description="URL of the proxy for this endpoint, such as http://user:password@proxy:3128 or"
+        " socks5://proxy:1080; none: ask directly. Default: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and"
+        " NO_PROXY of the environment.",
+    )
+    ca_file: str | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="PEM file or folder of the authorities whose certificates are accepted."
+        " Default: SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE of the environment, else the"
+        " system's.",
+    )
+    client_certificate: str | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="PEM file of the certificate that this server shows to the endpoint.",
+    )
+    client_key: str | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="PEM file of the certificate's key, if it is not in the same file.",
+    )
+    client_key_password: str | None = Field(
+        None, repr=False, json_schema_extra=OPERATIONAL, description="Password of an encrypted key."
+    )
+
+    def network(self) -> Network:
+        """The way that these keys describe; ConfigError if it cannot be taken."""
+        return read_network(
+            self.proxy,
+            self.ca_file,
+            self.client_certificate,
+            self.client_key,
+            self.client_key_password,
+        )

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from errno import EMFILE, ENFILE
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from ..._version import __version__
@@ -23,6 +23,7 @@ from ...time_limit import Extendable, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 from .loop import Lockstep, step
+from .network import AUTHENTICATION_REQUIRED, Network, Origin, ProxyRefused, connect_through
 
 __all__ = ["HttpClient", "Reply", "max_connections"]
 
@@ -48,27 +49,29 @@ PORTS = {"http": 80, "https": 443}
 UNQUOTED = "/%:@!$&'()*+,;=~-._[]"
 """Characters of a path that are not percent-encoded."""
 
+UNKNOWN_AUTHORITY = frozenset(range(18, 22))
+"""OpenSSL's codes of certificates whose authority is not known here."""
+
+NAME_AUTHORITY = ": if your network has an authority of its own, name its file in ca_file"
+
 ROOM_FOR_ALL = nullcontext()
 
 USER_AGENT = f"rollout_kit/{__version__}"
 
 
-class Origin(NamedTuple):
-    """The other end of a connection."""
-
-    host: str
-    port: int
-    is_encrypted: bool
-
-
 class HttpClient:
     """Connections to any number of hosts, at most `limit` in all and `limit_per_host` to one host;
-    0 = unlimited. A reply has at most `max_reply_mb` megabytes."""
+    0 = unlimited. A reply has at most `max_reply_mb` megabytes. `network` is the way to hosts."""
 
     def __init__(
-        self, limit: int = 0, limit_per_host: int = 0, max_reply_mb: float = MAX_REPLY_MB
+        self,
+        limit: int = 0,
+        limit_per_host: int = 0,
+        max_reply_mb: float = MAX_REPLY_MB,
+        network: Network | None = None,
     ) -> None:
         self.max_reply_mb, self.limit_per_host = max_reply_mb, limit_per_host
+        self.network = network or plain_network()
         self._room = asyncio.Semaphore(limit) if limit else None
         self._hosts: dict[Origin, _Host] = {}
         self.places = Places(max_connections())
@@ -106,12 +109,12 @@ class HttpClient:
     ) -> Reply:
         try:
             origin, head = _parts(method, url)
-            request = _request(head, headers, raw)
+            host = self._hosts.get(origin)
+            if host is None:
+                host = self._hosts[origin] = _Host(origin, self)
+            request = _request(host.forward(head) if host.forwards else head, headers, raw)
         except ValueError as error:
             raise PeerError(f"{url}: {error}", retryable=False) from None
-        host = self._hosts.get(origin)
-        if host is None:
-            host = self._hosts[origin] = _Host(origin, self)
         await step
         limit = within(timeout_s, limits)
         if arrived:
@@ -125,11 +128,11 @@ class HttpClient:
         except TimeoutError as error:
             what = "fell silent for" if limit.was_renewed else "did not answer within"
             seconds = round(timeout_s, 1 if timeout_s > 1 else 3)  # the rest of a limit is 3.9987
-            raise PeerTimeout(f"{url} {what} {seconds:g} s") from error
+            raise PeerTimeout(f"{url} {what} {seconds:g} s{host.way}") from error
         except OSError as error:
             reason, may_pass = _reason(error), not _is_for_good(error)
             raise PeerUnreachable(
-                f"cannot connect to {url}: {reason}", retryable=may_pass
+                f"cannot connect to {url}{host.way}: {reason}", retryable=may_pass
             ) from error
         except TooLarge:
             raise PeerError(
@@ -152,6 +155,14 @@ class _Host:
     """The connections to one origin."""
 
     def __init__(self, origin: Origin, client: HttpClient) -> None:
+        self._network = client.network
+        self._proxy = proxy = self._network.proxy_for(origin)
+        self._near = proxy or origin
+        """What connections are made to."""
+        self.forwards = proxy is not None and not (origin.is_encrypted or proxy.is_socks)
+        """Whether requests go to the proxy, which passes them on."""
+        self.way = f" through the proxy {proxy}" if proxy else ""
+        """What errors say about the way."""
         self._max_bytes, self._places = int(client.max_reply_mb * 1e6), client.places
         self._connection = partial(Connection, client.replies)
         self.origin = origin
@@ -162,6 +173,12 @@ class _Host:
         self._resolving: asyncio.Future[list[str]] | None = None
         self._resolved_at, self._good = -RESOLVED_S, ""
         self._sweep: asyncio.TimerHandle | None = None
+
+    def forward(self, head: str) -> str:
+        """The first lines of a request as the proxy needs them."""
+        assert self._proxy
+        method, _, rest = head.partition(" ")
+        return f"{method} http://{self.origin.address}{rest}{self._proxy.authorization}"
 
     async def ask(
         self,
@@ -176,7 +193,10 @@ class _Host:
         try:
             if (caller := current_caller()) is not None:
                 await caller.check()
-            return await connection.ask(request, arrived, self._max_bytes, limits)
+            reply = await connection.ask(request, arrived, self._max_bytes, limits)
+            if self._proxy and self.forwards and reply.status == AUTHENTICATION_REQUIRED:
+                raise self._proxy.refusal(reply.status, "", self.origin)
+            return reply
         except BaseException:
             connection.end("the request was cancelled")
             raise
@@ -244,9 +264,13 @@ class _Host:
     async def _connect_to(self, address: str) -> Connection:
         host, port = self.origin.host, self.origin.port
         loop = asyncio.get_running_loop()
-        if self.origin.is_encrypted:
+        if self._proxy is not None:
+            connection = await connect_through(
+                self._proxy, address, self.origin, self._network, self._connection
+            )
+        elif self.origin.is_encrypted:
             _, connection = await loop.create_connection(
-                self._connection, address, port, ssl=_tls(), server_hostname=host
+                self._connection, address, port, ssl=self._network.tls, server_hostname=host
             )
         else:
             _, connection = await loop.create_connection(self._connection, address, port)
@@ -266,7 +290,7 @@ class _Host:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(
-                self.origin.host, self.origin.port, type=socket.SOCK_STREAM
+                self._near.host, self._near.port, type=socket.SOCK_STREAM
             )
             self._resolved_at = loop.time()
             return list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -329,10 +353,9 @@ def _is_sendable(value: str) -> bool:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+def plain_network() -> Network:
+    """The direct way, which clients share: to read the system's authorities takes 20 ms."""
+    return Network()
 
 
 def _speaks_no_tls(error: OSError) -> bool:
@@ -344,12 +367,17 @@ def _speaks_no_tls(error: OSError) -> bool:
 
 def _is_for_good(error: OSError) -> bool:
     """Whether retrying cannot help because the URL or the certificate is wrong."""
+    if isinstance(error, ProxyRefused):
+        return not error.may_pass
     return _speaks_no_tls(error) or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _reason(error: OSError) -> str:
     if _speaks_no_tls(error):
         return "the server does not speak TLS: is it an http:// URL?"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = NAME_AUTHORITY if error.verify_code in UNKNOWN_AUTHORITY else ""
+        return f"its certificate is refused ({error.verify_message}){what}"
     if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)  # each event loop words the message differently
