@@ -124,8 +124,7 @@ class VllmClient(HostedModel):
 
     async def ask(self, asked: Request, timeout_s: float, clock: Waited) -> JsonObject:
         assert isinstance(asked, Turn)
-        session = current_session()
-        turn = await self._begin(asked, session.id if session else None, timeout_s)
+        turn = await self._begin(asked, timeout_s)
         endpoint, spoiled = turn.endpoint, turn.endpoint.num_spoiled
         endpoint.in_flight += 1
         endpoint.num_requests += 1
@@ -144,11 +143,11 @@ class VllmClient(HostedModel):
         stamp_tokens(response["output"], turn.token_versions)
         return response
 
-    async def _begin(self, turn: Turn, session: str | None, timeout_s: float) -> Turn:
-        """One try of a turn, at the vLLM of its session."""
+    async def _begin(self, turn: Turn, timeout_s: float) -> Turn:
+        """One try of a turn, at the vLLM that has its prefix."""
         assert self._endpoints, "start() makes them"
         ends = self.now() + timeout_s
-        endpoint = await self._endpoints.choose(session, timeout_s)
+        endpoint = await self._endpoints.choose(current_session(), timeout_s)
         sent_at = running_loop().time()
         return replace(
             turn, endpoint=endpoint, ends=ends, sent_at=sent_at, spans=[], token_versions=[]

@@ -1,11 +1,10 @@
-"""Choose a vLLM server for each request: the least busy one, and the same one for a session.
+"""The vLLM servers of a model, and which of them are healthy. `routing` chooses one.
 
 A server that fails is left out until it is healthy again. Requests wait while all are left out.
 """
 
 import asyncio
 import itertools
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,15 +15,14 @@ from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.serving.transport.loop import cancel_all
 from rollout_kit.serving.transport.retry import VLLM_PROBE, delay_s
+from rollout_kit.session import Session
 from rollout_kit.time_limit import within
 from rollout_kit.types import JsonObject
 
 from . import metrics
+from .routing import Routing
 
 PROBE_TIMEOUT_S = 5.0
-
-NUM_SESSIONS = 100_000
-"""Sessions whose server is remembered: more than are ever in flight, in a few megabytes."""
 
 METRICS_S = 1.0
 """Pause between requests for the metrics of a busy server."""
@@ -77,7 +75,7 @@ class Endpoints:
         self._hopeless = hopeless
         self.admit: Callable[[Endpoint], Awaitable[bool]] | None = None
         """Prepares a server that is healthy again; False leaves it out."""
-        self._sessions: OrderedDict[str, Endpoint] = OrderedDict()
+        self._routing = Routing[Endpoint]()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,11 +85,13 @@ class Endpoints:
     async def stop(self) -> None:
         await cancel_all(self._tasks)
 
-    async def choose(self, session: str | None, timeout_s: float) -> Endpoint:
+    async def choose(self, session: Session | None, timeout_s: float) -> Endpoint:
         """The server for the next request; ModelError if none is healthy in time."""
+        name = session.id if session else None
+        task = session.rollout[0] if session and session.rollout else None
         try:
             with within(timeout_s):
-                while (endpoint := self._best(session)) is None:
+                while (endpoint := self._routing.choose(self.well(), name, task)) is None:
                     if why := self._hopeless():
                         raise ModelError(why, status=503, retryable=False)
                     self._changed.clear()
@@ -99,11 +99,6 @@ class Endpoints:
         except TimeoutError:
             why = "; ".join(f"{each.url}: {each.ejected_for}" for each in self.all)
             raise ModelError(f"no vLLM answers ({why})", status=503, retryable=True) from None
-        if session is not None:
-            self._sessions[session] = endpoint
-            self._sessions.move_to_end(session)
-            if len(self._sessions) > NUM_SESSIONS:
-                self._sessions.popitem(last=False)
         return endpoint
 
     def eject(self, endpoint: Endpoint, why: str) -> None:
@@ -154,12 +149,6 @@ class Endpoints:
                 continue
             return max(lengths, default=0)
         return 0
-
-    def _best(self, session: str | None) -> Endpoint | None:
-        known = self._sessions.get(session) if session is not None else None
-        if known is not None and not known.ejected_for:
-            return known
-        return min(self.well(), key=lambda each: (each.in_flight, each.num_requests), default=None)
 
     async def _probe(self, endpoint: Endpoint) -> None:
         for tries in itertools.count(1):
