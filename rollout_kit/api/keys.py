@@ -7,7 +7,14 @@ They are repeated here because type checkers read no keyword arguments from a py
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from ..config.keys import HeadServerConfig, MlflowConfig, OtelConfig, Parallelism, WandbConfig
+from ..config.keys import (
+    GoalConfig,
+    HeadServerConfig,
+    MlflowConfig,
+    OtelConfig,
+    Parallelism,
+    WandbConfig,
+)
 from ..config.shard import Shard
 from ..types import JsonObject
 
@@ -99,6 +106,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     dataset: str | None
     num_repeats: int | dict[str, int]
     num_repeats_add_seed: bool
+    goal: GoalConfig | JsonObject | None
     num_samples_in_parallel: int | str | Parallelism
     responses_create_params: JsonObject
     prompt_config: str | None

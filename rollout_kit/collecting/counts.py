@@ -18,7 +18,7 @@ from .schedule import End, Later
 class Counts:
     """The plan of a run in numbers.
 
-    `planned` = done + to_verify + to_copy + to_collect + refused + left_out.
+    `planned` = done + to_verify + to_copy + to_collect + refused + left_out + decided.
     """
 
     tasks: int = 0
@@ -33,6 +33,8 @@ class Counts:
     """Permanent failures of earlier runs."""
     left_out: int = 0
     """Stored rollouts that no running server can verify."""
+    decided: int = 0
+    """Rollouts that the goal of the run does not need."""
     malformed: int = 0
     without_response: int = 0
     """Stored failures that hold no response to verify."""
@@ -49,7 +51,7 @@ class Counts:
     @property
     def to_collect(self) -> int:
         others = self.done + self.to_verify + self.to_copy + self.refused + self.left_out
-        return self.planned - others
+        return self.planned - others - self.decided
 
     def __add__(self, other: "Counts") -> "Counts":
         names = [name for name in Counts.__slots__ if name != "first_renamed"]
@@ -200,7 +202,7 @@ class RunSource(ABC):
     @property
     def num_in_scope(self) -> int:
         """Planned rollouts that count in the metrics."""
-        return self.counts.planned
+        return self.counts.planned - self.counts.decided
 
     def num_on_disk(self, tally: Tally) -> int:
         """Planned rollouts that are on disk."""
@@ -208,7 +210,7 @@ class RunSource(ABC):
 
     def num_missing(self, tally: Tally) -> int:
         """Planned rollouts that are not on disk."""
-        return max(0, self.counts.planned - self.num_on_disk(tally))
+        return max(0, self.counts.planned - self.counts.decided - self.num_on_disk(tally))
 
     def input_entry(self) -> JsonObject | None:
         """This run's input, as the manifest remembers it."""

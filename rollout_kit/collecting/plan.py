@@ -44,6 +44,7 @@ from ..types import Key, Say
 from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
 from .changed import find_scopes, find_uncounted
 from .counts import RunSource
+from .goal import choose_source
 from .history import History
 from .pacing.bill import Bill
 from .pacing.budget import Budget
@@ -228,20 +229,19 @@ async def open_collection(
     known = await know_agents(command, servers, reader)
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
+    make = choose_source(command, plans, make_source)
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
         scopes = _find_scopes(command, known, journal, manifest)
         journal.contents.keep_refused(partial(_fingerprints, plans))
-        tariffs = {agent: each.tariff for agent, each in known.items()}
-        manifest.note_prices(tariffs)
         _note_settings(manifest, config, known, lines)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
         notes += find_idle(_situation(config, reader, plans))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
-        source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
+        source = make(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:
         journal.close(clean=False)
         raise
@@ -257,7 +257,7 @@ async def open_collection(
         manifest=manifest,
         lines=lines,
         parallelism=command.num_samples_in_parallel,
-        tariffs=tariffs,
+        tariffs=tariffs_of(known),
         notes=notes,
         warmup=Warmup(command.warmup, command.responses_create_params),
         replaced=_mask_values(config),
@@ -278,6 +278,11 @@ def _find_scopes(
     return find_scopes(made_by(known), journal.contents, manifest, appends, output)
 
 
+def tariffs_of(known: Mapping[str, KnownAgent]) -> dict[str, Tariff | None]:
+    """Agent → price of its model, if known."""
+    return {agent: each.tariff for agent, each in known.items()}
+
+
 def _note_settings(
     manifest: Manifest,
     config: Config[CollectConfig],
@@ -287,6 +292,7 @@ def _note_settings(
     """Note in the manifest what the rollouts and the verdicts of this run are made with."""
     plans = {agent: each.plan for agent, each in known.items()}
     verifiers = {plan.verifier: agent for agent, plan in plans.items() if plan.verifier}
+    manifest.note_prices(tariffs_of(known))
     manifest.begin(lines.again, mask(config.values, config.secrets), verifiers)
     for each in made_by(known):
         manifest.know(fingerprint_of(each.settings), mask(each.settings, config.secrets))

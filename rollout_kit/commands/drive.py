@@ -268,6 +268,12 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     if reward is None:
         return
     counts = metrics["counts"]
+    if goal := metrics.get("goal"):
+        _say_goal(goal, say)
+        if goal["rollouts_decided"] and goal["decided"]:
+            over = number_of(counts["rollouts"], "rollout")
+            say(f"Mean over {over}, of which decided tasks have fewer: {reward:.3f}")
+            return
     interval = metrics["intervals"].get("reward")
     between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
     tasks = run.metrics.tasks
@@ -288,6 +294,17 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
     if counts["rollouts"] < counts["planned"]:
         whole = f"{counts['planned']:,} rollouts of {number_of(counts['tasks'], 'task')}"
         say(f"This is a part of the plan, which is {whole}: the rest may change every figure")
+
+
+def _say_goal(goal: Mapping[str, Any], say: Say) -> None:
+    """The mean reward over the tasks as they are, and what its goal has saved."""
+    half = goal["half_width"]
+    within = "of unknown precision" if half is None else f"± {half:.3f} (95 %)"
+    parts = [f"Reward {goal['mean']:.3f} {within} over these {number_of(goal['tasks'], 'task')}"]
+    if goal["ci"] is not None:
+        parts.append(f"goal ± {goal['ci']:g} {'reached' if goal['reached'] else 'not reached'}")
+    parts.append(f"{number_of(goal['rollouts_decided'], 'rollout')} not needed")
+    say(" · ".join(parts), event="goal", **goal)
 
 
 def _say_whole_file(run: Run, metrics: Mapping[str, Any], say: Say) -> None:

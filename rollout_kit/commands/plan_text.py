@@ -13,7 +13,9 @@ from ..types import JsonObject, Task
 Note = tuple[str, JsonObject]
 """A line, and its fields for programs."""
 
-OF_TASKS = ("tasks", "repeated", "planned", "done", "to_verify", "to_collect", "refused")
+OF_TASKS = (
+    *("tasks", "repeated", "planned", "done", "to_verify", "to_collect", "decided", "refused"),
+)
 OF_STORED = ("planned", "done", "to_verify", "to_copy", "left_out")
 """Numbers of a plan that programs read, as fields of its event."""
 
@@ -64,6 +66,7 @@ def _describe_tasks(source: TaskSource) -> str:
     asked = f"{number_of(counts.tasks, 'task')}{times}{number_of(counts.planned, 'rollout')}"
     parts = [f"Plan: {asked}", f"{counts.done:,} done"]
     parts += [f"{counts.to_verify:,} to verify only", f"{counts.to_collect:,} to collect"]
+    parts += [f"{counts.decided:,} decided"] * bool(counts.decided)
     parts += [f"{counts.refused:,} failed permanently"] * bool(counts.refused)
     parts += [number_of(counts.repeated, "repeated row")] * bool(counts.repeated)
     parts += [number_of(counts.malformed, "malformed line")] * bool(counts.malformed)

@@ -895,6 +895,32 @@ class TasksConfig(CommandKeys):
     )
 
 
+class GoalConfig(CommandKeys):
+    """When a run has enough repeats of its tasks. Both keys may be given."""
+
+    ci: float | None = Field(
+        None,
+        gt=0,
+        description="End the run once the 95 % interval of the mean reward over these tasks has at"
+        " most this half-width, such as 0.01.",
+    )
+    decided: bool = Field(
+        False,
+        description="A task whose first rewards are all equal gets no more rollouts.",
+    )
+    first: int | None = Field(
+        None,
+        ge=2,
+        description="Rollouts that each task gets in any case. Default: half of num_repeats.",
+    )
+
+    @model_validator(mode="after")
+    def _says_when(self) -> "GoalConfig":
+        if self.ci is None and not self.decided:
+            raise ValueError("goal: say when the run has enough: goal.ci=0.01, goal.decided=true")
+        return self
+
+
 class SamplingConfig(CommandKeys):
     """How often each task is asked, and how."""
 
@@ -904,6 +930,10 @@ class SamplingConfig(CommandKeys):
     num_repeats_add_seed: bool = Field(
         False,
         description="Send the rollout's index as `seed`, so that repeats differ reproducibly.",
+    )
+    goal: GoalConfig | None = Field(
+        None,
+        description="When fewer repeats than num_repeats are enough: ci, decided and first.",
     )
     responses_create_params: JsonObject = Field(
         {}, description="Override each row's values: temperature, max_output_tokens, model, …"

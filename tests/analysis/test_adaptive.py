@@ -1,4 +1,4 @@
-"""Repeats that depend on rewards: the estimates stay unbiased, and intervals cover what they say."""
+"""Repeats that depend on rewards: estimates stay unbiased, and intervals cover what they say."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rollout_kit.analysis.metrics.adaptive import Estimate, estimate_task, is_decided
+from rollout_kit.analysis.metrics.adaptive import MeanOverTasks, estimate_task, is_decided
 from rollout_kit.analysis.metrics.intervals import Z_95
 
 RUNS, TASKS = 10_000, 200
@@ -45,11 +45,11 @@ def test_equal_numbers_give_the_mean_and_its_variance() -> None:
 
 
 def test_an_interval_of_few_differing_tasks_is_not_believed() -> None:
-    equal = Estimate.of([[1.0, 1.0]] * 500)
+    equal = MeanOverTasks.of([([1.0, 1.0], 2)] * 500)
     assert equal is not None
     assert (equal.half_width, equal.num_differing) == (0.0, 0)
     assert not equal.is_within(0.01)
-    assert Estimate.of([[], []]) is None
+    assert MeanOverTasks.of([([], None)]) is None
 
 
 def table(first: int | None, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,7 @@ def estimate_task(rewards: Sequence[float], first: int | None = None) -> tuple[f
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MeanOverTasks:
     """The mean reward over tasks, each as it is: how it would be with endless repeats."""
 
     mean: float
@@ -75,12 +75,11 @@ class Estimate:
         return self.half_width <= half_width and self.num_differing >= ENOUGH
 
     @classmethod
-    def of(cls, tasks: Iterable[Sequence[float]], first: int | None = None) -> "Estimate | None":
-        """That of the rewards of tasks; None without any. A task that lacks one of its first
-        rewards, because its rollout failed, is taken to have had no chance to stop."""
+    def of(cls, tasks: Iterable[tuple[Sequence[float], int | None]]) -> "MeanOverTasks | None":
+        """That of tasks, each with what `estimate_task` takes; None without a reward."""
         means: list[float] = []
         spread, differing = 0.0, 0
-        for rewards in tasks:
+        for rewards, first in tasks:
             if rewards:
                 mean, variance = estimate_task(rewards, first)
                 means.append(mean)
