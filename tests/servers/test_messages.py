@@ -53,6 +53,7 @@ def test_a_request_becomes_create_params() -> None:
             "stop_sequences": ["END"],
             "temperature": 0.5,
             "thinking": {"type": "enabled", "budget_tokens": 1024},
+            "a_param_of_tomorrow": 1,
         }
     )
     items = params.pop("input")
@@ -66,6 +67,7 @@ def test_a_request_becomes_create_params() -> None:
         "temperature": 0.5,
         "tool_choice": "required",
         "parallel_tool_calls": False,
+        "a_param_of_tomorrow": 1,
     }
     assert [item.get("type", item.get("role")) for item in items] == [
         "system",
