@@ -326,7 +326,7 @@ class VllmClient(HostedModel):
             raise ModelError("vLLM scores at temperature 1 only", status=400, retryable=False)
         model = self.config.served_name
         body = {"model": model, "prompt": asked.token_ids, "max_tokens": 1, "prompt_logprobs": 0}
-        turn = await self._begin(Turn({}, model, "", b"", True, body), None, self._timeout_s)
+        turn = await self._begin(Turn({}, model, "", b"", True, body), self._timeout_s)
         reply = await self._call(turn, f"/v1{COMPLETION_PATH}", body)
         told = read_reply(reply.raw)
         if reply.status != 200 or not isinstance(told, dict) or not told.get("choices"):
