@@ -43,8 +43,6 @@ TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_
 
 CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
-ANY_OBJECT: JsonObject = {"type": "object", "properties": {}}
-
 
 @dataclass(frozen=True, slots=True)
 class MessagesForm(RequestForm):
@@ -149,9 +147,9 @@ def _merge(body: JsonObject, more: JsonObject) -> None:
 def _tool(tool: Any) -> JsonObject:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "function" and isinstance(tool.get("name"), str):
-        made = {"name": tool["name"], "input_schema": tool.get("parameters") or ANY_OBJECT}
-        more = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
-        return {**made, **more}
+        schema = {"type": "object", **(tool.get("parameters") or {})}
+        more = {key: tool[key] for key in ("description", "strict") if tool.get(key)}
+        return {"name": tool["name"], **more, "input_schema": schema}
     if isinstance(kind, str) and kind[-8:].isdecimal():  # a tool of the endpoint: web_search_…
         return tool
     raise bad_request(f"tools: the Messages API has no '{kind}' tools")

@@ -23,7 +23,7 @@ from ..types import JsonObject
 from .endpoints import messages, raw
 from .endpoints.completions import as_completion, as_params
 from .endpoints.events import completion_events, response_events
-from .endpoints.open_responses import complete, unseal_items
+from .endpoints.open_responses import complete, may_be_sealed, unseal_items
 from .endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
 from .service import OPERATIONAL, ServerConfig, Service, get, post
 from .transport.wire import EventStream
@@ -199,9 +199,12 @@ class Model(Service):
         if not isinstance(asked, dict):
             return await self.answer(path, raw)
         wants_stream, _ = asked.pop("stream", None), asked.pop("stream_options", None)
-        if "input" in asked:
+        if "input" in asked and may_be_sealed(raw):
             asked["input"] = unseal_items(asked["input"])
-        answer = await self.answer(path, orjson.dumps(asked))
+            raw = orjson.dumps(asked)
+        elif b'"stream' in raw:
+            raw = orjson.dumps(asked)
+        answer = await self.answer(path, raw)
         own = {name: getattr(self.config, name, None) for name in ("temperature", LIMIT)}
         known = {name: value for name, value in asked.items() if value is not None}
         whole = complete(answer, {**own, **known})

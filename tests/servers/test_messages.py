@@ -96,6 +96,14 @@ def test_what_cannot_be_expressed_is_refused(request_: JsonObject, reason: str) 
         as_params(request_)
 
 
+def test_an_image_in_a_result_is_kept() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "x"}
+    content = [{"type": "text", "text": "See."}, {"type": "image", "source": source}]
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": content}
+    [item] = as_params({"messages": [{"role": "user", "content": [result]}]})["input"]
+    assert [part["type"] for part in item["output"]] == ["input_text", "input_image"]
+
+
 def ask(model: Any, path: str, body: JsonObject) -> Any:
     return asyncio.run(model.answer(path, json.dumps(body).encode()))
 

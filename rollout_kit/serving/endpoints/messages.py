@@ -174,7 +174,10 @@ def _assistant_item(block: JsonObject) -> Item | None:
 def _result(block: JsonObject) -> Item | None:
     if block["type"] != "tool_result":
         return None
-    output = "\n".join(content_texts(_blocks(block.get("content") or "")))
+    blocks = _blocks(block.get("content") or "")
+    output: Any = "\n".join(content_texts(blocks))
+    if any(each["type"] != "text" for each in blocks):
+        output = [_part(each) for each in blocks]
     return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": output}
 
 

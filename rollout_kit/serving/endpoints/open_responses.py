@@ -11,7 +11,7 @@ from typing import Any
 
 from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object, new_id, output_items, sum_usage
 from ...types import JsonObject
-from .provider_data import seal, seal_thought, unpack, unseal
+from .provider_data import SEALED, seal, seal_thought, unpack, unseal
 
 DEFAULTS: JsonObject = {
     "completed_at": None,
@@ -100,6 +100,11 @@ def seal_items(output: list[Item]) -> list[Item]:
             made.insert(0, carrier)
         carrier[ENCRYPTED] = sealed
     return made
+
+
+def may_be_sealed(raw: bytes) -> bool:
+    """Whether JSON may hold what `seal_items` has put in."""
+    return SEALED.encode() in raw
 
 
 def unseal_items(items: Any) -> Any:
