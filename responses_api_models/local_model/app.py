@@ -13,13 +13,12 @@ from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
-from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.trajectory import Versions, stamp_tokens
 from rollout_kit.types import JsonObject
 
-from .chat import chat_messages, check_supported, template_tools
+from .chat import check_supported, read_prompt
 from .output import make_output
 from .sampling import read_sampling
 
@@ -167,10 +166,7 @@ class LocalModel(Model):
             temperature=self.config.temperature,
             max_output_tokens=self.config.max_output_tokens,
         )
-        if (text := raw_text(params)) is not None:
-            prompt = policy.tokenizer.raw_prompt(text)
-        else:
-            prompt = policy.tokenizer.prompt(chat_messages(params), template_tools(params))
+        prompt = read_prompt(params, policy.tokenizer)
         if self.partial_turns is None:
             generated = await engine.generate(prompt, sampling)
             versions: list[int | None] = []
@@ -192,12 +188,14 @@ class LocalModel(Model):
                 "input_tokens": len(prompt),
                 "output_tokens": len(generated.token_ids),
                 "total_tokens": len(prompt) + len(generated.token_ids),
-                # the newest Response of the OpenAI SDK requires this
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             },
             incomplete_reason="max_output_tokens" if generated.finish_reason == "length" else None,
             params=params,
         )
+
+    async def count_input(self, params: JsonObject) -> int:
+        check_supported(params)
+        return len(read_prompt(params, self.tokenizer))
 
     async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
         sync = self.config.weight_sync
@@ -223,13 +221,16 @@ class LocalModel(Model):
     def model_name(self) -> str:
         return self.config.model_name
 
+    def model_names(self) -> list[str]:
+        return [self.model_name(), *self.config.lora_modules]
+
     def _choose_engine(self, params: JsonObject, policy: "Policy") -> tuple[str, "Engine"]:
-        """The model that a request names. Without adapters any name is the checkpoint's."""
+        """The model that a request names."""
         own, asked = self.model_name(), params.get("model")
-        if not self.adapted or asked in (None, own):
+        if asked in (None, own):
             return own, policy.engine
         if asked not in self.adapted:
-            known = ", ".join([own, *self.adapted])
+            known = ", ".join(self.model_names())
             raise ModelError(f"there is no model '{asked}'; there are: {known}", status=404)
         return asked, self.adapted[asked]
 

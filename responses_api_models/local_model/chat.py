@@ -5,17 +5,29 @@ works only with the order that it was trained on.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, find_tool_calls, input_items, message_item
 from rollout_kit.serving.endpoints.chat import SERVER_SIDE
-from rollout_kit.serving.endpoints.params import find_problems
+from rollout_kit.serving.endpoints.params import find_problems, find_unfollowed
+from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.types import JsonObject
+
+if TYPE_CHECKING:
+    from .tokenizer import ChatTokenizer
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
+
+
+def read_prompt(params: Mapping[str, Any], tokenizer: "ChatTokenizer") -> list[int]:
+    """The prompt of a request: its text as it is, or its conversation by the chat template."""
+    if (text := raw_text(params)) is not None:
+        return tokenizer.raw_prompt(text)
+    return tokenizer.prompt(chat_messages(params), template_tools(params))
 
 
 def chat_messages(params: Mapping[str, Any]) -> list[JsonObject]:
@@ -81,9 +93,16 @@ def _part_text(part: Any) -> str:
     raise _refused(f"content part {kind!r} is not text")
 
 
+CANNOT = (
+    *("stop", "logit_bias", "top_logprobs", "min_p", "chat_template_kwargs"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+)
+"""Create params that other models follow."""
+
+
 def check_supported(params: Mapping[str, Any]) -> None:
     """Raise TaskError for params that this model cannot follow, instead of ignoring them."""
-    for name, reason in find_problems(params):
+    for name, reason in chain(find_problems(params), find_unfollowed(params, CANNOT)):
         raise _refused(f"{name}: {reason}")
     for name in SERVER_SIDE:
         if params.get(name) is not None:

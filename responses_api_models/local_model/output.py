@@ -55,5 +55,4 @@ def _logprobs(generated: "Generated", tokenizer: "ChatTokenizer") -> list[JsonOb
 
 
 def _wants_logprobs(params: JsonObject) -> bool:
-    included = params.get("include") or ()
-    return "message.output_text.logprobs" in included or bool(params.get("top_logprobs"))
+    return "message.output_text.logprobs" in (params.get("include") or ())

@@ -19,6 +19,7 @@ from rollout_kit.session import Spent
 from rollout_kit.types import JsonObject
 
 from . import bodies
+from .asked import read
 from .config import SimulatedModelConfig
 from .endpoint import Endpoint
 from .script import Script
@@ -81,6 +82,9 @@ class SimulatedModel(Model):
 
     async def chat_completions(self, params: JsonObject) -> JsonObject:
         return await self._perform(CHAT, params)
+
+    async def count_input(self, params: JsonObject) -> int:
+        return read(RESPONSES, params).prompt_tokens
 
     @get("/stats")
     async def report(self) -> JsonObject:

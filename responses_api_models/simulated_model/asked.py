@@ -9,6 +9,7 @@ import orjson
 
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import content_texts, input_items
+from rollout_kit.serving.endpoints.chat import SERVER_SIDE
 from rollout_kit.serving.model import CHAT, RESPONSES
 from rollout_kit.types import JsonObject
 
@@ -69,6 +70,9 @@ def read(dialect: str, body: JsonObject) -> Asked:
 def _read_responses(body: JsonObject) -> Asked:
     if not isinstance(body.get("input"), str | list):
         raise TypeError(f"input must be a string or a list, got {body.get('input')!r:.80}")
+    for name in SERVER_SIDE:
+        if body.get(name) is not None:
+            raise TaskError(f"{name}: a simulated model stores no responses", status=400)
     users: list[str] = []
     texts: list[str] = [body["instructions"]] if body.get("instructions") else []
     num_turns, is_calling = 0, False

@@ -3,6 +3,7 @@
 from rollout_kit.responses import Item, function_call_item, make_response, message_item
 from rollout_kit.serving.endpoints.completions import as_completion
 from rollout_kit.serving.endpoints.events import completion_events, response_events
+from rollout_kit.serving.endpoints.open_responses import complete
 from rollout_kit.serving.model import CHAT
 from rollout_kit.types import JsonObject
 
@@ -10,17 +11,21 @@ from .answers import Answer
 from .asked import Asked
 
 
-def whole(asked: Asked, answer: Answer, model: str) -> JsonObject:
+def whole(asked: Asked, answer: Answer, model: str, *, in_full: bool = False) -> JsonObject:
+    """The answer; a response has all fields of the standard if it is given `in_full`."""
     made = response(asked, answer, model)
-    return as_completion(made) if asked.dialect == CHAT else made
+    if asked.dialect == CHAT:
+        return as_completion(made)
+    return complete(made, asked.body) if in_full else made
 
 
-def events(asked: Asked, answer: Answer, model: str) -> list[bytes]:
+def events(asked: Asked, answer: Answer, model: str, *, in_full: bool = False) -> list[bytes]:
     """Server-sent events; the first one is due at the first token."""
+    made = whole(asked, answer, model, in_full=in_full)
     if asked.dialect == CHAT:
         told = bool((asked.body.get("stream_options") or {}).get("include_usage"))
-        return completion_events(whole(asked, answer, model), usage=told)
-    return response_events(response(asked, answer, model))
+        return completion_events(made, usage=told)
+    return response_events(made)
 
 
 def response(asked: Asked, answer: Answer, model: str) -> JsonObject:

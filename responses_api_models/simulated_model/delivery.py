@@ -46,8 +46,8 @@ def retry_after(refusal: Refusal) -> wire.Headers:
     return ("retry-after", str(whole_s)), ("retry-after-ms", f"{wait_s * 1000:.0f}")
 
 
-def deliver(decision: Decision, model: str) -> Delivery:
-    """The delivery to an OpenAI client."""
+def deliver(decision: Decision, model: str, *, in_full: bool = True) -> Delivery:
+    """The delivery to an OpenAI client, which gets all fields of a response, or to a peer."""
     kind = decision.fault.kind if decision.fault else None
     if kind == "hang":
         return Delivery("none", [], then="hang")
@@ -56,9 +56,10 @@ def deliver(decision: Decision, model: str) -> Delivery:
     if kind == "wrong_content_type":
         return Delivery("200", [wire.head(200, HTML, length=len(PAGE)) + PAGE])
     if decision.asked.body.get("stream"):
-        return _stream(decision, model)
+        return _stream(decision, model, in_full)
     assert decision.answer
-    return _whole(decision, orjson.dumps(bodies.whole(decision.asked, decision.answer, model)))
+    made = bodies.whole(decision.asked, decision.answer, model, in_full=in_full)
+    return _whole(decision, orjson.dumps(made))
 
 
 def _json(status: int, body: bytes, headers: wire.Headers) -> Delivery:
@@ -85,9 +86,9 @@ def _whole(decision: Decision, body: bytes) -> Delivery:
     return _json(200, body, decision.headers)
 
 
-def _stream(decision: Decision, model: str) -> Delivery:
+def _stream(decision: Decision, model: str, in_full: bool) -> Delivery:
     assert decision.answer
-    events = bodies.events(decision.asked, decision.answer, model)
+    events = bodies.events(decision.asked, decision.answer, model, in_full=in_full)
     over_s, fault = decision.end_s - decision.first_s, decision.fault
     head = wire.head(200, SSE, decision.headers)
     half = [wire.chunk(event) for event in events[: len(events) // 2]]

@@ -5,6 +5,7 @@ other requests they have OpenAI's form.
 """
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,19 +14,25 @@ import orjson
 from rollout_kit.errors import PeerError, RolloutError, TaskError
 from rollout_kit.serving.model import CHAT, RESPONSES
 from rollout_kit.serving.transport.access import TRUSTED, Access
+from rollout_kit.serving.transport.http import USER_AGENT
 from rollout_kit.serving.transport.peer_user import PEER_USER
-from rollout_kit.serving.transport.wire import encode
+from rollout_kit.serving.transport.wire import EventStream, encode
 from rollout_kit.session import HEADER, SPENT_HEADER
 from rollout_kit.types import JsonObject
 
 from . import bodies, wire
-from .delivery import JSON, Delivery, deliver, deliver_refusal, starts_s
+from .delivery import JSON, SSE, Delivery, deliver, deliver_refusal, starts_s
 from .simulation import Decision, Refusal
 
 if TYPE_CHECKING:
     from .app import SimulatedModel
 
 SESSION = HEADER.encode()
+
+AZURE = "/openai/"
+
+OF_AZURE = re.compile(r"^/openai/(?:v1/|deployments/[^/]+/)?")
+"""What stands in the paths of Azure OpenAI, the newer and the older ones, in place of /v1/."""
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of `/metrics`."""
@@ -42,6 +49,8 @@ class Endpoint:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def answer(self, request: wire.Request, connection: wire.Connection) -> None:
+        if request.path.startswith(AZURE):
+            request.path = OF_AZURE.sub("/v1/", request.path)
         scope: JsonObject = {
             "headers": request.headers,
             "method": request.method,
@@ -81,7 +90,8 @@ class Endpoint:
         except RolloutError as error:
             _reply(connection, *_refusal(error))
         else:
-            _reply(connection, 200, encode(reply), TEXT if isinstance(reply, str) else JSON)
+            kind = SSE if isinstance(reply, EventStream) else JSON
+            _reply(connection, 200, encode(reply), TEXT if isinstance(reply, str) else kind)
 
 
 def _refusal(error: RolloutError) -> tuple[int, bytes]:
@@ -151,11 +161,16 @@ class Exchange:
             if self._is_peer:
                 told = self._model.spent_on(decision).to_header()
                 decision = replace(decision, headers=(*decision.headers, (SPENT_HEADER, told)))
-        self._play(deliver(decision, name))
+        self._play(deliver(decision, name, in_full=not (self._is_peer or self._is_ours)))
 
     @property
     def _is_peer(self) -> bool:
         return any(name == SESSION for name, _ in self._request.headers)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether a model server of ours asks: its lines would grow by constant fields."""
+        return (b"user-agent", USER_AGENT.encode()) in self._request.headers
 
     def _refuse(self, error: RolloutError) -> Delivery:
         if not self._is_peer:

@@ -2,6 +2,7 @@
 ids, and what it sampled comes back as a response. `rollout_kit.rl.adapters` puts the engine in."""
 
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from rollout_kit.responses import find_tool_calls, message_item
 from rollout_kit.rl.adapters.engine import SAMPLING, Sampled, TrainerEngine
 from rollout_kit.rl.partial import PartialTurn, PartialTurns, name_request
 from rollout_kit.serving.endpoints.chat import RAW
-from rollout_kit.serving.endpoints.params import find_problems
+from rollout_kit.serving.endpoints.params import find_problems, find_unfollowed
 from rollout_kit.serving.endpoints.replies import from_chat
 from rollout_kit.serving.model import Model, ModelConfig
 from rollout_kit.serving.service import OPERATIONAL
@@ -28,6 +29,12 @@ from rollout_kit.types import JsonObject
 
 from .conversation import read_conversation
 from .resuming import sample
+
+CANNOT = (
+    *("logit_bias", "top_logprobs", "chat_template_kwargs"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+)
+"""Create params that no engine follows."""
 
 
 class TrainerModelConfig(ModelConfig):
@@ -94,6 +101,12 @@ class TrainerModel(Model):
             stamp_tokens(output, sampled.token_versions)
         return response
 
+    async def count_input(self, params: JsonObject) -> int:
+        if self._engine is None:
+            return await super().count_input(params)
+        _check(params)
+        return len(read_conversation(params, self._engine).prompt)
+
     def _sampling(self, params: JsonObject) -> JsonObject:
         """What the engine is asked for, by the names that engines use."""
         own = {"temperature": self.config.temperature, "max_tokens": self.config.max_output_tokens}
@@ -120,7 +133,7 @@ class TrainerModel(Model):
 
 def _check(params: JsonObject) -> None:
     """TaskError for params that no engine follows."""
-    for name, reason in find_problems(params):
+    for name, reason in chain(find_problems(params), find_unfollowed(params, CANNOT)):
         raise TaskError(f"{name}: {reason}", status=400)
     if params.get("tool_choice") not in (None, "auto", "none"):
         what = "tool_choice: an engine cannot be made to call a tool; use auto or none"

@@ -291,6 +291,21 @@ class VllmClient(HostedModel):
 
     async def _room(self, turn: Turn) -> int | None:
         """Tokens of the context that the conversation leaves free; None if unknown."""
+        told = await self._tokenize(turn)
+        if told is None or not told.get("max_model_len"):
+            return None
+        turn.endpoint.max_model_len = told["max_model_len"]
+        return max(0, told["max_model_len"] - told["count"])
+
+    async def count_input(self, params: JsonObject) -> int:
+        turn = await self._begin(self.request(params), self._timeout_s)
+        if (told := await self._tokenize(turn)) is None:
+            what = f"vLLM at {turn.endpoint.url} counts no tokens: it has no /tokenize"
+            raise ModelError(what, status=404, retryable=False)
+        return told["count"]
+
+    async def _tokenize(self, turn: Turn) -> JsonObject | None:
+        """What vLLM says of the length of a conversation; None if it says nothing."""
         chat = turn.body
         if not (self._is_chat or turn.is_completion):  # vLLM renders no responses
             of_chats = replace(self.form, api="chat_completions")
@@ -298,10 +313,8 @@ class VllmClient(HostedModel):
         prompt = {key: chat[key] for key in OF_PROMPT if key in chat}
         reply = await self._call(turn, "/tokenize", prompt)
         told = read_reply(reply.raw)
-        if reply.status != 200 or not isinstance(told, dict) or not told.get("max_model_len"):
-            return None
-        turn.endpoint.max_model_len = told["max_model_len"]
-        return max(0, told["max_model_len"] - told["count"])
+        is_known = reply.status == 200 and isinstance(told, dict) and "count" in told
+        return told if is_known else None
 
     async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
         """vLLM computes log-probs at temperature 1."""
@@ -313,7 +326,7 @@ class VllmClient(HostedModel):
             raise ModelError("vLLM scores at temperature 1 only", status=400, retryable=False)
         model = self.config.served_name
         body = {"model": model, "prompt": asked.token_ids, "max_tokens": 1, "prompt_logprobs": 0}
-        turn = await self._begin(Turn({}, model, "", b"", True, body), None, self._timeout_s)
+        turn = await self._begin(Turn({}, model, "", b"", True, body), self._timeout_s)
         reply = await self._call(turn, f"/v1{COMPLETION_PATH}", body)
         told = read_reply(reply.raw)
         if reply.status != 200 or not isinstance(told, dict) or not told.get("choices"):

@@ -153,9 +153,11 @@ class Given:
 def _provider(text: str) -> tuple[str, str]:
     """The YAML of a provider, and the name of its model, of a text such as `openai/gpt-4o-mini`."""
     provider, slash, name = text.partition("/")
-    path = f"{MODELS}/openai_model/configs/{provider}.yaml"
-    if slash and name and provider and (found := registry.resolve_path(path)):
-        return str(found), name
+    if slash and name and provider:
+        for server in (f"{provider}_model", "openai_model"):
+            path = f"{MODELS}/{server}/configs/{provider}.yaml"
+            if found := registry.resolve_path(path):
+                return str(found), name
     raise ConfigError(
         f"model: '{text}' is no provider/model, such as openai/gpt-4o-mini, and no .yaml; for an"
         " endpoint give Endpoint(url, name), and for a running server its servers too"

@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-from pydantic import ConfigDict, Field
 
 from ..errors import (
     THROTTLED,
@@ -24,12 +23,21 @@ from ..errors import (
     on_one_line,
 )
 from ..responses import total_tokens
-from ..session import current_session
+from ..session import current_session, note_repair
 from ..time_limit import running_loop
 from ..types import JsonObject
-from .endpoints.addresses import HeaderValue, NetworkConfig
-from .endpoints.assembly import Assembly, CompletionAssembly, ResponseAssembly
-from .endpoints.chat import RAW, MaxTokensField
+from .endpoints.assembly import ASSEMBLIES, Assembly
+from .endpoints.chat import RAW
+from .endpoints.continuing import (
+    FORGOTTEN,
+    StoredConversation,
+    is_forgotten,
+    may_continue,
+    with_items,
+)
+from .endpoints.counting import counter_of, read_count
+from .endpoints.keys import EndpointConfig as EndpointConfig
+from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import Throttling, Waited, lose_to_outage
 from .endpoints.provider_data import origin_of, tag
@@ -48,16 +56,19 @@ from .endpoints.refusals import (
 )
 from .endpoints.replies import UnknownFinishes, from_chat
 from .endpoints.requests import RequestForm, read_row
-from .model import RESPONSES, Model, ModelConfig
-from .service import OPERATIONAL
+from .model import RESPONSES, Model
 from .transport.connection import Headers
 from .transport.conversation import PLACE, Piece, RequestReader, SplitRequest
-from .transport.http import MAX_REPLY_MB, HttpClient, Reply
+from .transport.http import HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
 from .transport.wire import Route
 
-PATHS = {"responses": "/responses", "chat_completions": "/chat/completions"}
+PATHS = {
+    "responses": "/responses",
+    "chat_completions": "/chat/completions",
+    "messages": "/messages",
+}
 
 ANSWER_TIMEOUT_S = 10.0
 """Time in which an endpoint that is up answers a plain GET."""
@@ -71,66 +82,6 @@ LONG = 64 << 10
 
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
-
-
-class EndpointConfig(NetworkConfig, ModelConfig):
-    """Keys of every server that asks an endpoint."""
-
-    extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
-    drop_input_reasoning_items: bool = Field(
-        False, description="Send earlier turns to the model without their reasoning items."
-    )
-    request_timeout_s: float = Field(
-        600.0,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Time limit of a request with all tries and pauses, without the wait for a rate"
-        " limit and without the time in which a streamed answer arrives.",
-    )
-    max_reply_mb: float = Field(
-        MAX_REPLY_MB,
-        gt=0,
-        json_schema_extra=OPERATIONAL,
-        description="Largest reply of the endpoint in megabytes, decompressed.",
-    )
-    max_tries: int = Field(
-        4,
-        ge=1,
-        json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or a lost"
-        " connection.",
-    )
-
-
-class HostedModelConfig(EndpointConfig):
-    """Keys of every server that asks a hosted endpoint."""
-
-    # pydantic before 2.10 reserves every name that begins with model_
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    openai_default_headers: dict[str, HeaderValue] = Field(
-        {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
-    )
-    service_tier: str | None = Field(
-        None,
-        json_schema_extra=OPERATIONAL,
-        description="auto, default, flex, priority or scale, for rows that do not set it.",
-    )
-    unsupported_params: list[str] = Field(
-        [], description="Parameters that the endpoint rejects; they are not sent."
-    )
-    upstream_api: Literal["responses", "chat_completions"] = Field(
-        "responses", description="The API that the endpoint speaks."
-    )
-    max_tokens_field: MaxTokensField = Field(
-        "max_completion_tokens",
-        description="Name of the token limit in the endpoint's Chat Completions.",
-    )
-    stream: bool = Field(
-        False,
-        json_schema_extra=OPERATIONAL,
-        description="Ask for streamed answers, so that no gateway times out during a long one.",
-    )
 
 
 @dataclass(slots=True)
@@ -181,8 +132,9 @@ class Received:
 class HostedModel(Model):
     """A subclass provides the endpoint's `url`, the credentials (`headers`) and the
     `model_name`. If its endpoint is asked in a way of its own, it overrides `request_form` or
-    `request` (what is sent), `ask` (how one try goes), `post` (how bytes are sent), `note_failure`
-    (what a failure says about the endpoint), `response` (what an answer is) or `now`."""
+    `request` (what is sent), `ask` (how one try goes), `post` (how bytes are sent), `limit_headers`
+    (its rate limits), `note_failure` (what a failure says about the endpoint), `response` (what an
+    answer is) or `now`."""
 
     Config = HostedModelConfig
     config: HostedModelConfig
@@ -201,6 +153,7 @@ class HostedModel(Model):
         self._queue = RequestQueue(Allowances(allowed))
         self._outage, self._throttling = Outage(name, self._answers), Throttling(name)
         self._finishes = UnknownFinishes(name)
+        self._continues = bool(getattr(config, "use_previous_response_id", False))
         self.form = self.request_form()
         self._is_chat = self.form.api == "chat_completions"
         self._is_streaming = bool(self.form.delivery.get("stream"))
@@ -276,7 +229,24 @@ class HostedModel(Model):
         return found if has_read else None
 
     async def responses(self, params: JsonObject) -> JsonObject:
+        if self._continues and (session := current_session()) and may_continue(params):
+            kept = session.conversations.setdefault(f"{self.name} stored", StoredConversation())
+            return await self.in_slot(lambda: self._continue(params, kept))
         return await self.in_slot(lambda: self.send(self.request(params)))
+
+    async def _continue(self, params: JsonObject, kept: StoredConversation) -> JsonObject:
+        """Send what the endpoint has not stored yet, or all if it has stored nothing."""
+        sent = self._conversation_of(params)
+        params = with_items(sent.read_whole() if sent else params)
+        new, response_id = kept.shorten(params), kept.response_id
+        if new is not None:
+            try:
+                return kept.note(params, await self.send(self.request(new)))
+            except ModelError as error:
+                if not is_forgotten(error, response_id):
+                    raise
+                note_repair(FORGOTTEN)
+        return kept.note(params, await self.send(self.request(params)))
 
     async def in_slot(self, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
         """Do the work for a request when fewer than `max_concurrent_requests` are at work."""
@@ -327,6 +297,26 @@ class HostedModel(Model):
             first = error, began
         try_once = partial(self._outage.call, send, left, lose_to_outage)
         return await retry(try_once, self._policy, clock=clock, on_retry=clock.lose, first=first)
+
+    async def count_input(self, params: JsonObject) -> int:
+        counter, (row, extra) = counter_of(self.form.api), read_row(params)
+        model, path = self.form.model(row, extra), PATHS[self.form.api]
+        url = self.url(model)
+        body = self.form.body(row, extra, origin_of(url, model))
+        asked = Request(params, model, "", orjson.dumps(counter.select(body)), False)
+        count = partial(self._count, asked, url.replace(path, f"{path}{counter.path}"))
+        return await retry(count, self._policy)
+
+    async def _count(self, asked: Request, url: str) -> int:
+        headers, sent_at = await self.headers(), running_loop().time()
+        try:
+            reply = await self.post(url, asked.raw, headers, self._timeout_s)
+        except PeerError as error:
+            raise await self.lose(asked, error) from error
+        received = Received(url, headers, sent_at, reply, take_reply(reply), False)
+        if not received.is_answer:
+            raise await self.refuse(asked, received)
+        return read_count(received.payload, url)
 
     def now(self) -> float:
         """The time that limits of requests are measured with; it may stand still."""
@@ -382,8 +372,12 @@ class HostedModel(Model):
             assembly.feed(reply.raw)
         streamed = assembly is not None and assembly.has_begun
         payload = assembly.whole() if assembly and streamed else take_reply(reply)
-        self._queue.allowances.read_headers(now(), reply.headers.starting_with(HEADER_PREFIX))
+        self._queue.allowances.read_headers(now(), self.limit_headers(reply.headers))
         return Received(url, headers, sent_at, reply, payload, streamed)
+
+    def limit_headers(self, headers: Headers) -> Mapping[str, str]:
+        """The headers of a reply that name the endpoint's limits, as OpenAI spells them."""
+        return headers.starting_with(HEADER_PREFIX)
 
     async def post(
         self,
@@ -455,7 +449,7 @@ class HostedModel(Model):
             self._outage.record_failure(error, asked.row, is_sent=is_sent)
 
     def _assembly(self, heard: Callable[[], None] = lambda: None) -> Assembly:
-        return (CompletionAssembly if self._is_chat else ResponseAssembly)(heard)
+        return ASSEMBLIES[self.form.api](heard)
 
     async def _answers(self) -> bool:
         """Whether the endpoint answers a request that carries no row."""

@@ -23,6 +23,7 @@ from ..types import JsonObject
 from .endpoints import messages, raw
 from .endpoints.completions import as_completion, as_params
 from .endpoints.events import completion_events, response_events
+from .endpoints.open_responses import complete, may_be_sealed, unseal_items
 from .endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
 from .service import OPERATIONAL, ServerConfig, Service, get, post
 from .transport.wire import EventStream
@@ -42,8 +43,10 @@ VERSION_TIMEOUT_S = 600.0
 
 RESPONSES, CHAT, COMPLETIONS = "/v1/responses", "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
+COUNT, COUNT_MESSAGES = f"{RESPONSES}/input_tokens", f"{MESSAGES}/count_tokens"
 ANSWERING = frozenset({RESPONSES, CHAT, COMPLETIONS, MESSAGES})
 MODELS = "/v1/models"
+LIMIT = "max_output_tokens"
 OF_MODEL = f"{MODELS}/"
 
 
@@ -187,6 +190,26 @@ class Model(Service):
         self._num_answered += 1
         self._answered_s += seconds
 
+    async def answer_client(self, path: str, raw: bytes) -> Any:
+        """Answer a client of others. Its response has every field that the standard requires."""
+        asked: Any = None
+        if path == RESPONSES:
+            with suppress(orjson.JSONDecodeError):
+                asked = orjson.loads(raw)
+        if not isinstance(asked, dict):
+            return await self.answer(path, raw)
+        wants_stream, _ = asked.pop("stream", None), asked.pop("stream_options", None)
+        if "input" in asked and may_be_sealed(raw):
+            asked["input"] = unseal_items(asked["input"])
+            raw = orjson.dumps(asked)
+        elif b'"stream' in raw:
+            raw = orjson.dumps(asked)
+        answer = await self.answer(path, raw)
+        own = {name: getattr(self.config, name, None) for name in ("temperature", LIMIT)}
+        known = {name: value for name, value in asked.items() if value is not None}
+        whole = complete(answer, {**own, **known})
+        return EventStream.of(response_events(whole)) if wants_stream else whole
+
     @post(RESPONSES)
     async def responses(self, params: JsonObject) -> JsonObject:
         """The response to one set of create params; ModelError if the model refuses."""
@@ -208,8 +231,27 @@ class Model(Service):
     async def messages(self, params: JsonObject) -> JsonObject:
         """The reply to a request of Anthropic's Messages API."""
         # provider data is packed for the client, and could not be masked there
-        response = self._mask_reply(await self.responses(messages.as_params(params)))
+        response = self._mask_reply(await self.responses(self.read_messages(params)))
         return messages.as_message(response)
+
+    @post(COUNT)
+    async def count_response_input(self, params: JsonObject) -> JsonObject:
+        """The number of tokens of a request's input, without an answer to it."""
+        counted = await self.count_input(params)
+        return {"object": "response.input_tokens", "input_tokens": counted}
+
+    @post(COUNT_MESSAGES)
+    async def count_message_input(self, params: JsonObject) -> JsonObject:
+        """The same for a request of Anthropic's Messages API."""
+        return {"input_tokens": await self.count_input(self.read_messages(params))}
+
+    async def count_input(self, params: JsonObject) -> int:
+        """The number of tokens of a request's input; ModelError if this model cannot count."""
+        raise ModelError("this server cannot count tokens", status=404, retryable=False)
+
+    def read_messages(self, params: JsonObject) -> JsonObject:
+        """A request of Anthropic's Messages API as create params."""
+        return messages.as_params(params)
 
     @get("/weight_version")
     async def weight_version(self) -> JsonObject:

@@ -211,6 +211,10 @@ class Service:
             error.message, error.body, error.traceback = mask(said, self.secrets())
             raise error from error.__cause__
 
+    async def answer_client(self, path: str, raw: bytes) -> Any:
+        """The same over HTTP for a client of others: one without a session."""
+        return await self.answer(path, raw)
+
     def secrets(self) -> frozenset[str]:
         """Texts that must not leave this server."""
         return self._secrets

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import openai
 import pytest
-from aiohttp import web
+from claude import Claude
 from hosted import Endpoint, listening, refuses
 from openai import AsyncOpenAI, OpenAI
 
 from rollout_kit.api.testing import ScriptedModel, making
-from rollout_kit.errors import RolloutError
 from rollout_kit.serving import registry
-from rollout_kit.serving.model import CHAT, RESPONSES, Model
+from rollout_kit.serving.model import Model
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.peers import Peers
+from rollout_kit.types import JsonObject
 
 ASKED = "What is 4+9? Use the tool."
 MESSAGES: list[Any] = [{"role": "user", "content": ASKED}]
@@ -64,21 +64,12 @@ def simulated() -> Any:
     return made("simulated_model", num_tool_turns=1, model_name="policy", text="Well, " * 20)
 
 
-@asynccontextmanager
-async def azure(model: Model) -> AsyncIterator[str]:
-    """A resource whose deployments a model of ours answers for."""
-
-    async def answer(request: web.Request) -> web.Response:
-        path = next(each for each in (RESPONSES, CHAT) if request.path.endswith(each[3:]))
-        try:
-            return web.json_response(await model.handle(path, await request.read()))
-        except RolloutError as error:
-            return web.json_response(error.to_wire(), status=error.status)
-
-    await model.start()
-    async with listening(Endpoint(answer)) as url:
-        yield url
-    await model.stop()
+def say_or_call(turn: int, request: JsonObject) -> list[JsonObject]:
+    """Call the tool, if there is one, and then answer."""
+    if request.get("tools") and turn == 1:
+        given = {"a": 4, "b": 9}
+        return [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": given}]
+    return [{"type": "text", "text": "Well, " * 20}]
 
 
 async def behind(stack: AsyncExitStack, name: str) -> Model:
@@ -89,8 +80,12 @@ async def behind(stack: AsyncExitStack, name: str) -> Model:
         return simulated()
     if kind == "local_model":
         return made("local_model", model_name="policy", temperature=0)
+    if kind == "anthropic_model":
+        url = await stack.enter_async_context(listening(Claude(say_or_call, key="key")))
+        where = {"anthropic_base_url": url, "anthropic_api_key": "key"}
+        return made(kind, **where, anthropic_model="policy")
     if kind == "azure_openai_model":
-        url = await stack.enter_async_context(azure(simulated()))
+        url = await stack.enter_async_context(served(simulated()))
         where = {"azure_endpoint": url, "azure_deployment": "policy", "api_key": "key"}
         old = {"api_version": "2024-10-21"} if api else {}
         return made(kind, **where, **old, upstream_api=api or "responses")
@@ -109,6 +104,7 @@ SERVERS = [
     "openai_model chat_completions",
     "azure_openai_model",
     "azure_openai_model chat_completions",
+    "anthropic_model",
 ]
 
 

@@ -43,7 +43,7 @@ def test_prices_of_the_yaml_are_per_million_tokens_and_cached_input_is_input_unl
 
 def test_the_table_knows_openai_s_models_and_their_tiers() -> None:
     tariff = known(tariff_of(None, "gpt-5", OPENAI))
-    assert set(tariff.tiers) == {"standard", "batch", "flex", "priority"}
+    assert set(tariff.tiers) == {"standard", "batch", "flex", "priority", "fast"}
     asked = usage(1_000_000, 100_000)
     standard = tariff.cost(asked)
     assert 0 < tariff.cost(asked, "flex") < standard < tariff.cost(asked, "priority")
@@ -52,6 +52,20 @@ def test_the_table_knows_openai_s_models_and_their_tiers() -> None:
     assert tariff.cost(asked, "default") == tariff.cost(asked, "a tier of tomorrow") == standard
     dated = known(tariff_of(None, "gpt-4o-mini-2024-07-18", OPENAI))
     assert dated == tariff_of(None, "gpt-4o-mini", OPENAI)
+
+
+def test_the_table_knows_claude_s_caches_and_tiers() -> None:
+    tariff = known(tariff_of(None, "claude-sonnet-5-5", "https://api.anthropic.com"))
+    plain = tariff.cost(usage(1_000_000, 0))
+    assert tariff.cost(usage(1_000_000, 0, cached=1_000_000)) <= 0.1 * plain
+    written = usage(1_000_000, 0, written=1_000_000)
+    assert tariff.cost(written) == pytest.approx(1.25 * plain)
+    written["input_tokens_details"]["cache_write_1h_tokens"] = 1_000_000
+    assert tariff.cost(written) == pytest.approx(2 * plain)
+    assert tariff.cost(written, "batch") == pytest.approx(plain)
+    assert "written to a cache $2.5" in tariff.words()
+    fast = known(tariff_of(None, "claude-fable-5-2", "https://api.anthropic.com"))
+    assert fast.cost(usage(1000, 0), "fast") > fast.cost(usage(1000, 0))
 
 
 def test_a_long_prompt_costs_more_of_every_token_by_the_length_of_one_request() -> None:
@@ -129,8 +143,9 @@ def test_a_cost_is_never_negative_nor_beyond_the_dearest_rate(
 
 
 def test_a_tariff_is_the_same_after_a_journey_as_json_and_anything_else_is_none() -> None:
-    tariff = known(tariff_of(None, "gpt-5", OPENAI))
-    assert Tariff.from_json(tariff.to_json()) == tariff
+    for model, url in (("gpt-5", OPENAI), ("claude-opus-4-5", "https://api.anthropic.com")):
+        tariff = known(tariff_of(None, model, url))
+        assert Tariff.from_json(tariff.to_json()) == tariff
     for other in (None, 3, [], {}, {"standard": []}, {"standard": [[1]]}, {"flex": [[0] * 5]}):
         assert Tariff.from_json(other) is None
 

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import orjson
 import pytest
 from aiohttp import web
 from command import as_function
-from hosted import Endpoint, asks, gives, listening, with_model
+from hosted import Endpoint, asks, gives, running, with_model
 from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
 from rollout_kit.analysis.view.dataset import Dataset
@@ -143,29 +142,6 @@ class Provider:
         for event in completion_events({**made, "usage": usage}, usage=True):
             await reply.write(event)
         return reply
-
-
-@contextmanager
-def running(provider: Any) -> Iterator[str]:
-    """Context in which the endpoint listens, in a thread; its URL."""
-    ready, told = threading.Event(), list[Any]()
-
-    async def serve() -> None:
-        stopping = asyncio.Event()
-        async with listening(provider) as url:
-            told.extend((url, asyncio.get_running_loop(), stopping))
-            ready.set()
-            await stopping.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(HANG_S)
-        yield told[0]
-    finally:
-        _, loop, stopping = told
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(HANG_S)
 
 
 def command(folder: Path, url: str, *words: str) -> list[str]:

@@ -1,10 +1,14 @@
 """Somebody else's endpoint, on a real socket: what it is asked, and what it answers."""
 
 import asyncio
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import orjson
 from aiohttp import web
+from support import HANG_S
 from virtual_time import run_linked
 
 from rollout_kit.responses import make_response, message_item
@@ -111,6 +115,29 @@ async def listening(endpoint):
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def running(provider: Any) -> Iterator[str]:
+    """Context in which the endpoint listens, in a thread; its URL."""
+    ready, told = threading.Event(), list[Any]()
+
+    async def serve() -> None:
+        stopping = asyncio.Event()
+        async with listening(provider) as url:
+            told.extend((url, asyncio.get_running_loop(), stopping))
+            ready.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(HANG_S)
+        yield told[0]
+    finally:
+        _, loop, stopping = told
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(HANG_S)
 
 
 def with_model(endpoint, use, make, *, run=run_linked):

@@ -53,6 +53,7 @@ def test_a_request_becomes_create_params() -> None:
             "stop_sequences": ["END"],
             "temperature": 0.5,
             "thinking": {"type": "enabled", "budget_tokens": 1024},
+            "a_param_of_tomorrow": 1,
         }
     )
     items = params.pop("input")
@@ -66,6 +67,7 @@ def test_a_request_becomes_create_params() -> None:
         "temperature": 0.5,
         "tool_choice": "required",
         "parallel_tool_calls": False,
+        "a_param_of_tomorrow": 1,
     }
     assert [item.get("type", item.get("role")) for item in items] == [
         "system",
@@ -92,6 +94,14 @@ def test_a_request_becomes_create_params() -> None:
 def test_what_cannot_be_expressed_is_refused(request_: JsonObject, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         as_params(request_)
+
+
+def test_an_image_in_a_result_is_kept() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "x"}
+    content = [{"type": "text", "text": "See."}, {"type": "image", "source": source}]
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": content}
+    [item] = as_params({"messages": [{"role": "user", "content": [result]}]})["input"]
+    assert [part["type"] for part in item["output"]] == ["input_text", "input_image"]
 
 
 def ask(model: Any, path: str, body: JsonObject) -> Any:

@@ -359,8 +359,8 @@ def test_generation_ends_where_the_context_does_and_a_longer_prompt_yields_no_ou
 
 def test_log_probs_of_the_text_come_with_the_text_when_included():
     params = {"input": "What is 17+25?", "temperature": 0}
-    for wish in ({"include": ["message.output_text.logprobs"]}, {"top_logprobs": 1}):
-        response = ask({**params, **wish})
+    for wish in ({}, {"top_logprobs": 0}):
+        response = ask({**params, **wish, "include": ["message.output_text.logprobs"]})
         part = response["output"][0]["content"][0]
         assert (
             "".join(entry["token"] for entry in part["logprobs"])
@@ -548,10 +548,45 @@ def test_a_checkpoint_that_cannot_be_served_is_a_config_error(tmp_path, name, co
 def test_a_relative_model_path_is_looked_up_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "mine").symlink_to(CHECKPOINT)
     monkeypatch.chdir(tmp_path)
-    response = ask({"input": LARGEST, "model": "other"}, model_path="mine", model_name="mine")
+    response = ask({"input": LARGEST, "model": "mine"}, model_path="mine", model_name="mine")
     assert response["model"] == "mine"
     with pytest.raises(ConfigError, match="no such folder"):
         ask({"input": "hi"}, model_path="absent")
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ({"stop": ["END"]}, "stop: this model cannot follow it"),
+        ({"stop": "END"}, "stop: this model cannot follow it"),
+        ({"logit_bias": {"5": 10}}, "logit_bias: this model cannot follow it"),
+        ({"top_logprobs": 2}, "top_logprobs: this model cannot follow it"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "held to a 'json_schema'"),
+        ({"text": {"format": {"type": "json_object"}}}, "held to a 'json_object'"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id: this model stores no"),
+        ({"conversation": {"id": "conv_1"}}, "conversation: this model stores no responses"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(params, reason):
+    with pytest.raises(TaskError, match=reason) as refused:
+        ask({"input": LARGEST, **params})
+    assert refused.value.status == 400
+
+
+def test_params_that_change_nothing_are_taken():
+    neutral = {"stop": [], "logit_bias": {}, "top_logprobs": 0, "frequency_penalty": 0.0}
+    neutral |= {"presence_penalty": 0, "text": {"format": {"type": "text"}}, "user": "u"}
+    assert ask({"input": LARGEST, **neutral, "reasoning": {"effort": None}})["output"]
+
+
+def test_a_name_that_no_model_has_is_refused():
+    with pytest.raises(ModelError, match="no model 'other'; there are: tiny") as refused:
+        ask({"input": LARGEST, "model": "other"})
+    assert refused.value.status == 404
 
 
 def test_a_raw_prompt_is_continued_as_it_is():

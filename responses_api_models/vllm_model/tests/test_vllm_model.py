@@ -350,6 +350,15 @@ def test_more_than_the_context_leaves_is_asked_for_once_and_never_again(fakes, p
     assert wanted[:2] == [5000, room] and max(wanted[2:]) <= 2048
 
 
+@pytest.mark.parametrize("upstream_api", ["chat_completions", "responses"])
+def test_tokens_of_the_input_are_counted(fakes, upstream_api):
+    async def use(model):
+        assert await model.count_input({"input": "Hi"}) == 10
+        assert not fakes.seen("asked")
+
+    fakes.run(use, upstream_api=upstream_api)
+
+
 def test_vllm_s_own_responses_api_may_be_asked(fakes):
     async def use(model):
         response = await model.responses({"input": "Hi", "top_k": 5, "max_output_tokens": 5000})

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from ..service import OPERATIONAL
 from ..transport.network import DIRECT, Network, Proxy, read_network
 
-ROUTES = ("/chat/completions", "/completions", "/responses")
+ROUTES = ("/chat/completions", "/completions", "/responses", "/messages")
 """Ends of a URL that the model server adds itself."""
 
 

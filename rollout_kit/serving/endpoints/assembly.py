@@ -1,4 +1,4 @@
-"""The answer in a stream of server-sent events, of either API.
+"""The answer in a stream of server-sent events, of each API.
 
 An answer is whole only after the event that ends it; a part of an answer is never returned.
 """
@@ -186,6 +186,67 @@ class CompletionAssembly(Assembly):
         if call_id and told.get("name"):
             return next(same, None)
         return next(same, self._calls[-1] if self._calls else None)
+
+
+class MessageAssembly(Assembly):
+    """Assembles a message of Anthropic's API. It is whole with its stop reason and the end of the
+    stream."""
+
+    def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
+        super().__init__(heard)
+        self._message: JsonObject = {}
+        self._blocks: dict[int, JsonObject] = {}
+        self._arguments: dict[int, JsonObject] = {}
+        """Index of a block → the JSON of its input so far."""
+        self._has_stopped = False
+
+    def whole(self, *, is_broken: bool = False) -> JsonObject | None:
+        found = super().whole()
+        is_over = self._has_stopped or (not is_broken and self._message.get("stop_reason"))
+        if found is not None or self._is_spoilt or not is_over:
+            return found
+        for index, given in self._arguments.items():
+            text = given["json"] or "{}"
+            self._blocks[index]["input"] = orjson.loads(text) if _is_json(text) else text
+        content = [self._blocks[index] for index in sorted(self._blocks)]
+        return {**self._message, "content": content}
+
+    def _take(self, event: JsonObject) -> None:
+        match event.get("type"):
+            case "message_start":
+                self._message = dict(event["message"])
+            case "content_block_start":
+                self._blocks[event["index"]] = dict(event["content_block"])
+            case "content_block_delta":
+                self._add(event["index"], event["delta"])
+            case "message_delta":
+                self._message |= event["delta"]
+                known = self._message.get("usage") or {}
+                counts = event.get("usage") or {}
+                told = {name: value for name, value in counts.items() if value is not None}
+                self._message["usage"] = {**known, **told}
+            case "message_stop":
+                self._has_stopped = True
+
+    def _add(self, index: int, delta: JsonObject) -> None:
+        block = self._blocks[index]
+        for name, piece in delta.items():
+            if name == "partial_json":
+                _append(self._arguments.setdefault(index, {"json": ""}), "json", piece)
+            elif name == "citation":
+                block["citations"] = [*(block.get("citations") or ()), piece]
+            elif isinstance(piece, str) and name != "type":
+                _append(block, name, piece)
+            elif name != "type" and piece is not None:
+                block[name] = piece
+
+
+ASSEMBLIES: dict[str, type[Assembly]] = {
+    "responses": ResponseAssembly,
+    "chat_completions": CompletionAssembly,
+    "messages": MessageAssembly,
+}
+"""API → what assembles its answers."""
 
 
 def _is_another(known: JsonObject, piece: JsonObject, told: JsonObject) -> bool:

@@ -22,8 +22,10 @@ from ...types import JsonObject
 from .chat import LOGPROBS
 from .provider_data import (
     OF_MESSAGE,
+    THINKING_BLOCKS,
     call_data,
     find_attached,
+    find_block,
     keep,
     put_call_data,
     put_message_data,
@@ -117,6 +119,8 @@ def as_completion(response: Mapping[str, Any]) -> JsonObject:
     for item in output:
         if data := item.get(PROVIDER_DATA):
             put_message_data(message, data, thought)
+            if (block := find_block(item, data)) is not None:
+                message.setdefault(THINKING_BLOCKS, []).append(block)
     choice: JsonObject = {
         "index": 0,
         "message": message,

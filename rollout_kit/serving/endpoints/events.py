@@ -42,7 +42,7 @@ def _event(data: JsonObject) -> bytes:
 
 def _told(response: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     begun = {**response, "output": [], "status": "in_progress", "usage": None}
-    begun["incomplete_details"] = None
+    begun |= {name: None for name in ("incomplete_details", "completed_at") if name in response}
     yield "response.created", {"response": begun}
     yield "response.in_progress", {"response": begun}
     for index, item in enumerate(response["output"]):

@@ -12,11 +12,21 @@ import orjson
 from ...responses import Item, content_texts, output_text, reasoning_item
 from ...types import JsonObject
 from .completions import bad_request
-from .provider_data import seal, unpack, unseal
+from .provider_data import seal, seal_thought, unpack, unseal, unseal_thought
 
 RENAMED = {"max_tokens": "max_output_tokens", "stop_sequences": "stop"}
 
 SAME = ("model", "temperature", "top_p", "top_k", "service_tier")
+
+OF_API = frozenset(
+    {
+        *("messages", "system", "tools", "tool_choice", "stream", *RENAMED, *SAME),
+        *("thinking", "output_config", "metadata", "container", "context_management", "speed"),
+        *("mcp_servers", "cache_control", "diagnostics", "inference_geo", "betas"),
+        *("user_profile_id", "workspace_id"),
+    }
+)
+"""Fields of a request that the API knows; others are for the endpoint behind the server."""
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -26,10 +36,12 @@ STOPS = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
 
 def as_params(request: Mapping[str, Any]) -> JsonObject:
     """A Messages request as Responses create params. What only shapes the delivery, such as
-    caching and the budget of thoughts, is left out."""
+    caching and the budget of thoughts, is left out. A field that the API does not know is kept."""
     try:
         given = {key: value for key, value in request.items() if value is not None}
-        params: JsonObject = {key: given[key] for key in SAME if key in given}
+        params: JsonObject = {
+            key: value for key, value in given.items() if key in SAME or key not in OF_API
+        }
         params |= {name: given[key] for key, name in RENAMED.items() if key in given}
         system = "\n".join(content_texts(_blocks(given.get("system", ""))))
         params["input"] = [{"role": "system", "content": system}] if system else []
@@ -48,7 +60,7 @@ def as_message(response: Mapping[str, Any]) -> JsonObject:
     """A response as a message."""
     content = [block for item in response["output"] for block in _content_of(item)]
     if signature := seal(response["output"]):
-        thoughts = [block for block in content if block["type"] == "thinking"]
+        thoughts = [block for block in content if block.get("signature") == ""]
         if thoughts:
             thoughts[0]["signature"] = signature
         else:
@@ -56,7 +68,8 @@ def as_message(response: Mapping[str, Any]) -> JsonObject:
     reason = (response.get("incomplete_details") or {}).get("reason")
     calls = any(block["type"] == "tool_use" for block in content)
     usage = response.get("usage") or {}
-    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    details = usage.get("input_tokens_details") or {}
+    cached, written = (details.get(name) or 0 for name in ("cached_tokens", "cache_write_tokens"))
     return {
         "id": f"msg_{response.get('id', '')}",
         "type": "message",
@@ -66,7 +79,8 @@ def as_message(response: Mapping[str, Any]) -> JsonObject:
         "stop_reason": STOPS.get(reason or "", reason) or ("tool_use" if calls else "end_turn"),
         "stop_sequence": None,
         "usage": {
-            "input_tokens": max((usage.get("input_tokens") or 0) - cached, 0),
+            "input_tokens": max((usage.get("input_tokens") or 0) - cached - written, 0),
+            "cache_creation_input_tokens": written,
             "cache_read_input_tokens": cached,
             "output_tokens": usage.get("output_tokens") or 0,
         },
@@ -150,9 +164,9 @@ def _assistant_item(block: JsonObject) -> Item | None:
             call = {"call_id": block["id"], "name": block["name"], "arguments": arguments}
             return {"type": "function_call", **call}
         case "thinking":
-            return reasoning_item(block["thinking"])
+            return unseal_thought(block.get("signature")) or reasoning_item(block["thinking"])
         case "redacted_thinking":
-            return None
+            return unseal_thought(block.get("data"))
         case other:
             raise bad_request(f"messages: an assistant has no {other!r}")
 
@@ -160,7 +174,10 @@ def _assistant_item(block: JsonObject) -> Item | None:
 def _result(block: JsonObject) -> Item | None:
     if block["type"] != "tool_result":
         return None
-    output = "\n".join(content_texts(_blocks(block.get("content") or "")))
+    blocks = _blocks(block.get("content") or "")
+    output: Any = "\n".join(content_texts(blocks))
+    if any(each["type"] != "text" for each in blocks):
+        output = [_part(each) for each in blocks]
     return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": output}
 
 
@@ -192,8 +209,11 @@ def _content_of(item: Item) -> Iterator[JsonObject]:
             yield {"type": "tool_use", **known}
         case "reasoning":
             texts = content_texts(item.get("content") or item.get("summary"))
+            sealed = seal_thought(item)
             if thought := "\n".join(texts):
-                yield {"type": "thinking", "thinking": thought, "signature": ""}
+                yield {"type": "thinking", "thinking": thought, "signature": sealed}
+            elif sealed:
+                yield {"type": "redacted_thinking", "data": sealed}
 
 
 def _tool(tool: JsonObject) -> JsonObject:

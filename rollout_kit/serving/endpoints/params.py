@@ -1,6 +1,6 @@
 """Create params: what a request to a model may set, by name and type."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
@@ -13,6 +13,7 @@ TEXT_PARAMS = frozenset(
         "user",
         "truncation",
         "prompt_cache_key",
+        "prompt_cache_retention",
         "safety_identifier",
         "previous_response_id",
     ]
@@ -23,15 +24,20 @@ CREATE_PARAMS = TEXT_PARAMS | frozenset(
     [
         "background",
         "chat_template_kwargs",
+        "context_management",
+        "conversation",
         "frequency_penalty",
         "include",
         "input",
+        "logit_bias",
         "max_output_tokens",
         "max_tool_calls",
         "metadata",
         "min_p",
+        "moderation",
         "parallel_tool_calls",
         "presence_penalty",
+        "prompt_cache_options",
         "raw_prompt",
         "reasoning",
         "repetition_penalty",
@@ -73,8 +79,10 @@ KINDS: Mapping[str, set[type]] = {
     **dict.fromkeys(
         ("background", "parallel_tool_calls", "raw_prompt", "return_token_ids", "store"), BOOL
     ),
-    **dict.fromkeys(("include", "tools"), LIST),
+    **dict.fromkeys(("context_management", "include", "tools"), LIST),
     **dict.fromkeys(("chat_template_kwargs", "metadata", "reasoning", "text"), MAPPING),
+    **dict.fromkeys(("logit_bias", "moderation", "prompt_cache_options"), MAPPING),
+    "conversation": TEXT | MAPPING,
     "input": TEXT | LIST,
     "stop": TEXT | LIST,
     "tool_choice": TEXT | MAPPING,
@@ -129,6 +137,34 @@ def find_problems(params: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"expected one of {', '.join(sorted(ROLES))}, got {role!r:.80}"
                 + (hint if role in ("tool", "function") else ""),
             )
+
+
+NEUTRAL: Mapping[str, Any] = {
+    "frequency_penalty": 0,
+    "logit_bias": {},
+    "min_p": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "stop": [],
+    "top_logprobs": 0,
+}
+"""Params that an engine may not know, with the values that change nothing."""
+
+
+def find_unfollowed(params: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each of the params `names` that is set to some effect, and each form of text and of
+    reasoning that only hosted models know, with the reason why it is refused."""
+    for name in names:
+        if params.get(name) not in (None, NEUTRAL.get(name)):
+            yield name, "this model cannot follow it; leave it out"
+    text, reasoning = (params.get(name) or {} for name in ("text", "reasoning"))
+    kind = (text.get("format") or {}).get("type", "text")
+    if kind != "text":
+        yield "text.format", f"this model cannot be held to a '{kind}'; leave it out"
+    if text.get("verbosity") is not None:
+        yield "text.verbosity", "this model cannot follow it; leave it out"
+    if reasoning.get("effort") not in (None, "none"):
+        yield "reasoning.effort", "this model thinks as it was trained to; leave it out"
 
 
 def merge(under: Any, over: Any) -> Any:

@@ -28,8 +28,10 @@ TIERS: dict[str, dict[str, str]] = {
     "batch": {"processing": "batch"},
     "flex": {"service_tier": "flex"},
     "priority": {"service_tier": "priority"},
+    "fast": {"service_tier": "fast", "speed": "fast"},
+    "ultrafast": {"service_tier": "ultrafast"},
 }
-"""Service tier → its condition in the price table."""
+"""Service tier → its conditions in the price table, by the names of all providers."""
 
 
 class Prices(BaseModel):
@@ -50,6 +52,11 @@ class Prices(BaseModel):
         ge=0,
         description="Of input tokens written to a cache; like input if not given.",
     )
+    cache_write_1h: float | None = Field(
+        default=None,
+        ge=0,
+        description="Of those that are kept for an hour; like cache_write if not given.",
+    )
     factors: dict[str, float] = Field(
         default={}, description="Service tier → factor on the standard price: {batch: 0.5}."
     )
@@ -66,7 +73,8 @@ class Prices(BaseModel):
     def _fit_together(self) -> Self:
         if (self.input is None) != (self.output is None):
             raise ValueError("give both input and output, or neither")
-        if self.input is None and (self.cached_input, self.cache_write) != (None, None):
+        cached = (self.cached_input, self.cache_write, self.cache_write_1h)
+        if self.input is None and cached != (None, None, None):
             raise ValueError("cached_input and cache_write need input and output beside them")
         if self.input is not None and (self.provider or self.model):
             raise ValueError("give prices, or the provider and model to look up, and not both")
@@ -84,6 +92,7 @@ class Rates:
     cached_input: float
     cache_write: float
     output: float
+    cache_write_1h: float
 
     def cost(self, usage: Mapping[str, Any]) -> float:
         """Cost of one response's `usage`. Tokens that only `total_tokens` includes count as output,
@@ -93,21 +102,29 @@ class Rates:
         details = usage.get("input_tokens_details") or {}
         cached = min(details.get("cached_tokens") or 0, asked)
         written = min(details.get("cache_write_tokens") or 0, asked - cached)
+        long = min(details.get("cache_write_1h_tokens") or 0, written)
         return (
             (asked - cached - written) * self.input
             + cached * self.cached_input
-            + written * self.cache_write
+            + (written - long) * self.cache_write
+            + long * self.cache_write_1h
             + given * self.output
         )
 
+    def to_json(self) -> list[float]:
+        """All numbers; the last one is left out if it is that of other writes."""
+        numbers = list(astuple(self))
+        return numbers[:-1] if self.cache_write_1h == self.cache_write else numbers
+
+    @classmethod
+    def from_json(cls, numbers: list[float]) -> "Rates":
+        above, asked, cached, written, given, *long = numbers
+        prices = map(float, (asked, cached, written, given, *(long or [written])))
+        return cls(int(above), *prices)
+
     def times(self, factor: float) -> "Rates":
-        return Rates(
-            self.above,
-            self.input * factor,
-            self.cached_input * factor,
-            self.cache_write * factor,
-            self.output * factor,
-        )
+        above, *prices = astuple(self)
+        return Rates(above, *(price * factor for price in prices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +151,25 @@ class Tariff:
     def words(self) -> str:
         """The standard prices of a short request, as text."""
         rates = self.tiers[STANDARD][0]
-        is_less = rates.cached_input != rates.input
-        cached = f" (cached ${rates.cached_input * MILLION:.4g})" if is_less else ""
+        others = {"cached": rates.cached_input, "written to a cache": rates.cache_write}
+        differ = [
+            f"{name} ${price * MILLION:.4g}"
+            for name, price in others.items()
+            if price != rates.input
+        ]
+        cached = f" ({', '.join(differ)})" if differ else ""
         given = f"${rates.output * MILLION:.4g} out"
         return f"${rates.input * MILLION:.4g} in{cached}, {given}, for a million tokens"
 
     def to_json(self) -> JsonObject:
-        return {tier: list(map(astuple, steps)) for tier, steps in self.tiers.items()}
+        return {tier: [each.to_json() for each in steps] for tier, steps in self.tiers.items()}
 
     @classmethod
     def from_json(cls, value: Any) -> "Tariff | None":
         """The tariff in a server's description; None if it has no valid one."""
         try:
             tiers = {
-                str(tier): [Rates(int(above), *map(float, rest)) for above, *rest in steps]
+                str(tier): [Rates.from_json(step) for step in steps]
                 for tier, steps in value.items()
             }
         except (AttributeError, TypeError, ValueError):
@@ -155,7 +177,7 @@ class Tariff:
         return cls(tiers) if tiers.get(STANDARD) else None
 
 
-FREE = Tariff({STANDARD: [Rates(0, 0, 0, 0, 0)]})
+FREE = Tariff({STANDARD: [Rates(0, 0, 0, 0, 0, 0)]})
 """The tariff of a model on the user's own machines."""
 
 
@@ -163,9 +185,11 @@ def tariff_of(given: Prices | None, model: str, url: str) -> Tariff | None:
     """The tariff of `model` at the endpoint `url`; None if it is unknown."""
     given = given or Prices()
     if given.input is not None and given.output is not None:
-        numbers = (given.input, given.cached_input, given.cache_write, given.output)
-        each = ((given.input if number is None else number) / MILLION for number in numbers)
-        found: Tariff | None = Tariff({STANDARD: [Rates(0, *each)]})
+        written = given.input if given.cache_write is None else given.cache_write
+        long = written if given.cache_write_1h is None else given.cache_write_1h
+        cached = given.input if given.cached_input is None else given.cached_input
+        numbers = (given.input, cached, written, given.output, long)
+        found: Tariff | None = Tariff({STANDARD: [Rates(0, *(each / MILLION for each in numbers))]})
     else:
         found = _in_table(given.model or model, url, given.provider)
     if found is None:
@@ -201,13 +225,10 @@ def _steps(price: Any) -> list[Rates]:
     asked, given = price.input_mtok, price.output_mtok
     if asked is None and given is None:
         return []
-    cached, written = price.cache_read_mtok, price.cache_write_mtok
-    quoted = (
-        asked,
-        asked if cached is None else cached,
-        asked if written is None else written,
-        given,
-    )
+    cached = asked if price.cache_read_mtok is None else price.cache_read_mtok
+    written = asked if price.cache_write_mtok is None else price.cache_write_mtok
+    long = getattr(price, "cache_write_1h_mtok", None)  # early releases of the table have none
+    quoted = (asked, cached, written, given, written if long is None else long)
     starts = {tier.start for each in quoted for tier in getattr(each, "tiers", ())}
     return [
         Rates(start, *(_at(each, start) / MILLION for each in quoted))

@@ -6,7 +6,9 @@ encrypted thoughts. What has no place of its own in an item is kept in its field
     {"endpoint": "api.example.com gemini",   whose it is: host and family of the model
      "text_in": ["reasoning_content"],       fields that had the text of this reasoning item
      "message": {"reasoning_details": […]},  other fields of the assistant message
-     "call": {"extra_content": {…}}}         other fields of this tool call
+     "call": {"extra_content": {…}},         other fields of this tool call
+     "block": {"signature": "…"},            other fields of this block of Anthropic's Messages
+     "blocks": [{…}]}                        the blocks that this message was made of
 
 `message` and `text_in` are on the first item of a turn. Another endpoint never gets any of it.
 A client that speaks Chat Completions or Messages sends its own copy, without `endpoint`.
@@ -22,7 +24,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object
+from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object, content_texts
 from ...session import note_repair
 from ...types import JsonObject
 
@@ -34,6 +36,10 @@ OF_MESSAGE = frozenset(
 """Fields of an assistant message in Chat Completions that have a place in our items."""
 
 OF_CALL, OF_FUNCTION = frozenset({"id", "type", "function", "index"}), ("name", "arguments")
+
+THINKING_BLOCKS = "thinking_blocks"
+"""Field of a message in Chat Completions with the thoughts of Anthropic's Messages, as LiteLLM has
+it."""
 
 SEALED = "rollout_kit:"
 """Start of a signature in Messages that holds provider data."""
@@ -119,9 +125,9 @@ def untag(items: Iterable[Any], endpoint: str) -> Iterator[Any]:
             yield {name: value for name, value in item.items() if name != PROVIDER_DATA}
 
 
-def seal(output: Iterable[Item]) -> str:
+def seal(output: Iterable[Item], *, with_thoughts: bool = True) -> str:
     """All provider data of a turn as one text that a client keeps as the signature of a thought;
-    empty if there is none."""
+    empty if there is none. `with_thoughts`: also the encrypted ones, which some clients know."""
     origin, message = "", dict[str, Any]()
     calls: list[tuple[str, Any]] = []
     thoughts: list[Item] = []
@@ -131,12 +137,37 @@ def seal(output: Iterable[Item]) -> str:
         message |= {name: data[name] for name in ("text_in", "message") if name in data}
         if "call" in data:
             calls.append((str(item.get("call_id")), data["call"]))
-        if item.get(ENCRYPTED):
+        if item.get(ENCRYPTED) and with_thoughts:
             thoughts.append(item)
     if not (message or calls or thoughts):
         return ""
     sealed = {"endpoint": origin, "data": message, "calls": calls, "thoughts": thoughts}
     return SEALED + base64.b64encode(orjson.dumps(sealed)).decode()
+
+
+def find_block(item: Item, data: Mapping[str, Any]) -> JsonObject | None:
+    """The block of Anthropic's Messages that a reasoning item was made of; None if it was not."""
+    block = data.get("block")
+    if not isinstance(block, dict) or item.get("type") != "reasoning":
+        return None
+    if block.get("type") != "thinking":
+        return block
+    texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+    return {"thinking": "".join(texts), **block}
+
+
+def seal_thought(item: Item) -> str:
+    """Such an item as one text; empty if it is another. It is sealed alone, since its place among
+    the other blocks matters."""
+    if find_block(item, as_object(item.get(PROVIDER_DATA))) is None:
+        return ""
+    return SEALED + base64.b64encode(orjson.dumps({"item": item})).decode()
+
+
+def unseal_thought(signature: Any) -> Item | None:
+    """The item that `seal_thought` has put in; None if the signature is another's."""
+    item = unseal(signature).get("item")
+    return item if isinstance(item, dict) else None
 
 
 def unseal(signature: Any) -> JsonObject:

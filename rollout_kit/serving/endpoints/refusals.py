@@ -44,7 +44,23 @@ FILTER_CODES = frozenset(
 )
 """Codes and types of errors about the content of a row."""
 
-FILTER_MESSAGES = ("Content Exists Risk",)
+FILTER_MESSAGES = ("Content Exists Risk", "Output blocked by content filtering policy")
+"""What DeepSeek and Anthropic say of such a row, without a code."""
+
+TOO_LONG = re.compile(r"prompt is too long: \d+ tokens > \d+ maximum", re.ASCII)
+"""What Anthropic says of an input that exceeds the context; it sets no code."""
+
+IN_STREAM = (200,)
+"""Status of a stream in which an error came."""
+
+STATUSES = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+    "timeout_error": 504,
+    "api_error": 500,
+}
+"""Code or type of an error in a stream → its status."""
 
 UNITS_S = {
     "ms": 0.001,
@@ -178,22 +194,25 @@ def _is_readable(content: Any) -> bool:
 
 
 def is_context_overflow(status: int, payload: Any) -> bool:
-    """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set.
+    """Whether the input is longer than the model's context, by the fields that OpenAI and vLLM set,
+    and by Anthropic's whole message.
 
-    The message is not used: errors about parameters may contain the same words.
+    Other messages are not used: errors about parameters may contain the same words.
     """
     inner = payload.get("error", payload) if isinstance(payload, dict) else None
     if not isinstance(inner, dict):
         return False
+    if status in (*IN_STREAM, 400) and TOO_LONG.fullmatch(str(inner.get("message"))):
+        return True
     is_vllms = status == 400 and inner.get("param") == "input_tokens"
     return inner.get("code") == "context_length_exceeded" or is_vllms
 
 
 def is_filtered(status: int, payload: Any) -> bool:
     """Whether a filter refused the row, by the codes of OpenAI, Azure, Moonshot, Alibaba, Zhipu
-    and OpenRouter, and by DeepSeek's words."""
+    and OpenRouter, and by the words of DeepSeek and Anthropic."""
     inner = payload.get("error", payload) if isinstance(payload, dict) else None
-    if not isinstance(inner, dict) or not 400 <= status < 500:
+    if not isinstance(inner, dict) or not (status in IN_STREAM or 400 <= status < 500):
         return False
     deeper = (as_object(inner.get(name)) for name in ("innererror", "metadata"))
     codes = {str(each.get(name)) for each in (inner, *deeper) for name in ("code", "type")}
@@ -228,10 +247,13 @@ def is_wrong_key(payload: Any) -> bool:
 def read_status(payload: Any) -> int:
     """The status of an error that came with HTTP status 200, as errors in a stream do."""
     inner = payload.get("error") if isinstance(payload, dict) else None
-    code = inner.get("code") if isinstance(inner, dict) else None
-    if code == "rate_limit_exceeded":
-        return 429
-    return code if isinstance(code, int) and 400 <= code <= 599 else 502
+    if not isinstance(inner, dict):
+        return 502
+    code = inner.get("code")
+    if isinstance(code, int) and 400 <= code <= 599:
+        return code
+    named = map(str, (code, inner.get("type")))
+    return next((STATUSES[name] for name in named if name in STATUSES), 502)
 
 
 def is_out_of_money(payload: Any) -> bool:
@@ -291,7 +313,8 @@ def read_refusal(payload: Any, url: str, reply: Reply, model: str, place: str) -
         said += f"; {NOT_STORED}"
     elif status == 404 and model not in said:
         said = f"{said} (asked for the model '{model}')"
-    is_of_path = not ("/completions" in url or NAMES_MODEL.search(text) or OF_ITEM.search(text))
+    is_other = "/completions" in url or "/messages" in url
+    is_of_path = not (is_other or NAMES_MODEL.search(text) or OF_ITEM.search(text))
     if status in (404, 405) and is_of_path:
         said += f"; {CHAT_ONLY if VERSION.search(url) else NO_VERSION}"
     elif status in (404, 405) and not (NAMES_MODEL.search(text) or VERSION.search(url)):

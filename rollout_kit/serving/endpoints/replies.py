@@ -40,7 +40,7 @@ WORDS = {
     None: "stop end_turn end_of_turn stop_sequence eos eos_token complete completed done finish"
     " finished end tool_calls tool_call tool_use function_call function_calls",
     CUT_OFF: "length max_tokens model_length max_output_tokens max_completion_tokens"
-    " max_new_tokens max_length token_limit max_tokens_reached",
+    " max_new_tokens max_length token_limit max_tokens_reached model_context_window_exceeded",
     FILTERED: "content_filter content_filtered safety sensitive refusal recitation"
     " prohibited_content blocklist spii image_safety content_policy_violation"
     " data_inspection_failed guardrail_intervened guardrails",

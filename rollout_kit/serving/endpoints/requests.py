@@ -11,7 +11,7 @@ from .provider_data import untag
 from .raw import raw_text, to_completion
 from .refusals import parse_json
 
-Api = Literal["responses", "chat_completions"]
+Api = Literal["responses", "chat_completions", "messages"]
 
 
 @dataclass(frozen=True, slots=True)

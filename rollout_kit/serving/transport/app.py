@@ -211,7 +211,8 @@ class _Endpoint:
                 await caller.check()
                 if session:
                     session.limits.append(caller)
-                answer = await self.service.answer(self.path, raw)
+                asked = self.service.answer if session else self.service.answer_client
+                answer = await asked(self.path, raw)
                 return _reply(answer, self.service.reply_headers(answer))
         except NotJson as error:
             return _refusal(error.refuse(self.service.name, self.path))

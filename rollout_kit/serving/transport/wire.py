@@ -86,6 +86,10 @@ class Answers(Protocol):
         """The reply to one request; RolloutError if it fails."""
         ...
 
+    async def answer_client(self, path: str, raw: bytes) -> Any:
+        """The same for a client without a session."""
+        ...
+
     def reply_headers(self, reply: Any) -> Mapping[str, str]:
         """Headers of a reply over HTTP."""
         ...
