@@ -137,6 +137,8 @@ def write(params: Mapping[str, Any], form: RequestForm, origin: str) -> JsonObje
         of_texts = {key: each for key, each in form.lowest.items() if key != KWARGS}
         form = replace(form, lowest=of_texts)
     elif not is_chat:
+        if "conversation" in row:  # vLLM would ignore it
+            raise TaskError("conversation: vLLM keeps no conversations", status=400)
         if wants_token_ids:
             raise TaskError(
                 f"{TOKEN_IDS}: vLLM's /v1/responses returns none; upstream_api must be"

@@ -20,6 +20,7 @@ from ..errors import (
     PeerLost,
     PeerUnreachable,
     RolloutError,
+    TaskError,
     on_one_line,
 )
 from ..responses import total_tokens
@@ -30,6 +31,7 @@ from .endpoints.assembly import ASSEMBLIES, Assembly
 from .endpoints.chat import RAW
 from .endpoints.continuing import (
     FORGOTTEN,
+    NO_CONVERSATION,
     StoredConversation,
     is_forgotten,
     may_continue,
@@ -229,7 +231,10 @@ class HostedModel(Model):
         return found if has_read else None
 
     async def responses(self, params: JsonObject) -> JsonObject:
-        if self._continues and (session := current_session()) and may_continue(params):
+        session = current_session()
+        if session and params.get("conversation") is not None:
+            raise TaskError(NO_CONVERSATION, status=400)
+        if self._continues and session and may_continue(params):
             kept = session.conversations.setdefault(f"{self.name} stored", StoredConversation())
             return await self.in_slot(lambda: self._continue(params, kept))
         return await self.in_slot(lambda: self.send(self.request(params)))

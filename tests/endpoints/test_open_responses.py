@@ -25,6 +25,7 @@ from trainer_engine import PlayedEngine
 from workplace import ROOT
 
 from rollout_kit.api.testing import ScriptedModel
+from rollout_kit.errors import TaskError
 from rollout_kit.responses import (
     function_call_item,
     function_call_output,
@@ -529,6 +530,22 @@ def test_a_conversation_that_is_not_the_stored_one_is_sent_as_it_is(change: str)
     last = endpoint.asked[-1]
     assert len(last["input"]) == 3
     assert ("previous_response_id" in last) == (change == "own id")
+
+
+def test_a_rollout_adds_to_no_conversation_of_an_endpoint() -> None:
+    endpoint, asked = Storing(), {"input": [], "conversation": "conv_1"}
+    with pytest.raises(TaskError, match="conversation: each request of a rollout would add to it"):
+        with_model(endpoint, asks(asked, Session()), at)
+    with_model(endpoint, asks(asked), at)
+    assert endpoint.asked[0]["conversation"] == "conv_1"
+
+
+def test_vllm_s_responses_know_no_conversation() -> None:
+    def server(url: str) -> Any:
+        return made("vllm_model", model_name="m", base_url=url, upstream_api="responses")
+
+    with pytest.raises(TaskError, match="conversation: vLLM keeps no conversations"):
+        with_model(Storing(), asks({"input": "Hi", "conversation": "c"}), server)
 
 
 def test_an_endpoint_of_chat_completions_cannot_store() -> None:

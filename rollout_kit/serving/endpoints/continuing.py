@@ -16,6 +16,11 @@ ID = "previous_response_id"
 
 FORGOTTEN = "a stored response that the endpoint no longer has → the whole conversation"
 
+NO_CONVERSATION = (
+    "conversation: each request of a rollout would add to it, also one that is sent again; give"
+    " the items themselves, or previous_response_id"
+)
+
 SERVER_STATE = (ID, "conversation")
 """Params with which a row says itself where it continues."""
 
