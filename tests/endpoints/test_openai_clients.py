@@ -282,13 +282,19 @@ def test_what_the_endpoint_says_reaches_the_client(
 
 def test_the_run_s_token_is_the_key_beyond_this_machine() -> None:
     async def main() -> str:
-        model = ScriptedModel(["Hi"])
+        model = ScriptedModel(lambda params: "Hi")
         sock = bound_socket("0.0.0.0", 0)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
         async with model.serving(sock, token="the-token"):
             async with AsyncOpenAI(base_url=url, api_key="another", max_retries=0) as stranger:
                 with pytest.raises(openai.AuthenticationError, match="token of this run"):
                     await stranger.responses.create(model="m", input="Hi")
+            for name in ("x-api-key", "api-key"):  # as clients of Anthropic and Azure send it
+                headers = {"authorization": "", name: "the-token"}
+                async with AsyncOpenAI(
+                    base_url=url, api_key="none", default_headers=headers, max_retries=0
+                ) as other:
+                    assert (await other.responses.create(model="m", input="Hi")).output_text == "Hi"
             async with AsyncOpenAI(base_url=url, api_key="the-token", max_retries=0) as known:
                 return (await known.responses.create(model="m", input="Hi")).output_text
 

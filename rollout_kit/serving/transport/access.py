@@ -33,6 +33,9 @@ TRUSTED = "rollout_kit.trusted"
 Accepted = str | Sequence[str]
 """What a server accepts: a token, or digests of tokens."""
 
+PROOFS = (b"authorization", b"x-api-key", b"api-key")
+"""Headers in which clients send a token: OpenAI's, Anthropic's, and Azure's."""
+
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -82,9 +85,8 @@ class Access:
             )
         path = scope["path"]
         is_open_to_user = bool(self.hosts) and path not in self.control
-        scope[TRUSTED] = self._is_token(headers.get(b"authorization", b"")) or (
-            is_open_to_user and scope[PEER_USER].is_own
-        )
+        has_token = any(name in headers and self._is_token(headers[name]) for name in PROOFS)
+        scope[TRUSTED] = has_token or (is_open_to_user and scope[PEER_USER].is_own)
         if scope[TRUSTED] or path in self.open:
             return None
         reason = f"{path} needs the token of this run, as  authorization: Bearer <token>"
