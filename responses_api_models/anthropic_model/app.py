@@ -178,7 +178,14 @@ class AnthropicModel(HostedModel):
     def read_messages(self, params: JsonObject) -> JsonObject:
         """A request in this API's own words; what only they can say is passed on."""
         own = {name: params[name] for name in PASSED_ON if params.get(name) is not None}
-        return {**super().read_messages(params), **own}
+        tools = params.get("tools") or []
+        hosted = [tool for tool in tools if isinstance(tool, dict) and "input_schema" not in tool]
+        if hosted:
+            params = {**params, "tools": [tool for tool in tools if tool not in hosted]}
+        made = super().read_messages(params)
+        if hosted:
+            made["tools"] = [*made.get("tools", ()), *hosted]
+        return {**made, **own}
 
     def response(self, asked: Request, payload: Any) -> JsonObject:
         return from_message(payload, {"model": asked.model, **asked.params}, asked.origin)

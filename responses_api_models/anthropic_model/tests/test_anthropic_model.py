@@ -642,6 +642,24 @@ def test_a_turn_that_is_always_paused_ends_incomplete() -> None:
     assert len(endpoint.bodies) == 21
 
 
+def test_a_client_of_messages_says_what_only_this_api_knows() -> None:
+    endpoint = Endpoint(gives(answers(TEXT)))
+    own = {"name": "add", "input_schema": {"type": "object"}}
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    given: JsonObject = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+    given |= {"inference_geo": "eu", "metadata": {"user_id": "u"}, "max_tokens": 9}
+
+    async def use(model: Any) -> JsonObject:
+        user = {"role": "user", "content": "Hi"}
+        return await model.messages({"messages": [user], "tools": [search, own], **given})
+
+    message = with_model(endpoint, use, at(prompt_caching="off"))
+    assert message["content"] == [TEXT]
+    body = endpoint.bodies[0]
+    assert body["tools"] == [own, search]
+    assert {name: body[name] for name in given} == given
+
+
 # Trouble
 
 
