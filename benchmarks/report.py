@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .chart import write_chart
 from .figures import Figure
 from .grid import OFTEN, Compared
 from .lines import Line, judge
@@ -106,6 +107,8 @@ def renew(page: Path) -> None:
         sys.exit(f"{page}: has no {BEGIN} … {END}")
     text = "\n".join([*_markdown(ours), *(_markdown_of_peers(peers) if peers else [])])
     page.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+    if peers:
+        write_chart(page)
 
 
 def _markdown(found: Json) -> Iterator[str]:

@@ -21,7 +21,7 @@ from rollout_kit import rl
 SITE = ROOT / ".site"
 PAGES = SITE / "pages"
 
-LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!https?:|mailto:|#)([^)#\"\s]+)")
+LINK = re.compile(r"(\]\(|(?:src|srcset|href)=\")(?!https?:|mailto:|#)([^)#\"\s]+)")
 """A link to a file, in Markdown or in HTML."""
 
 
