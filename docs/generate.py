@@ -211,8 +211,8 @@ def figures() -> Iterator[str]:
     yield "# Figures of a running collection"
     yield (
         "A collection takes a snapshot of these figures at most once a second. You get it from"
-        " `ng_ctl +json=true`, for example, or from the routes in [Watching and"
-        " steering](../live.md#from-another-machine). `null` means that a value is not known, or"
+        " `ng_ctl +json=true`, for example, or from the routes in [Monitor and control"
+        " runs](../live.md#from-another-machine). `null` means that a value is not known, or"
         " that there is none."
     )
     rows = (f"| `{name}` | {kind} | {_cell(about)} |" for name, kind, about in describe())
