@@ -200,7 +200,10 @@ def format_help(name: str, *, is_whole: bool = False) -> str:
             default = "required" if row.default is None else f"default {row.default}"
             lines += [f"  {row.name}  ({row.type_name}, {default})", f"      {row.about}"]
     if info.keys.has_servers:
-        lines += ["", "You give a key of a server as ++<instance>.<type>.<implementation>.<key>=value"]
+        lines += [
+            "",
+            "You give a key of a server as ++<instance>.<type>.<implementation>.<key>=value",
+        ]
     return "\n".join(lines)
 
 

@@ -33,7 +33,8 @@ class CommonKeys(BaseModel):
     placement: str | None = Field(
         default=None,
         description="Where the server runs. local: in the process of the command. process: in a"
-        " separate process. ray: on a node of a Ray cluster. You can also give the URL of a server that runs.",
+        " separate process. ray: on a node of a Ray cluster. You can also give the URL of a server"
+        " that runs.",
     )
     host: str | None = Field(default=None, description="Address to listen on. null = default_host.")
     port: int | None = Field(

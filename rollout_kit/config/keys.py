@@ -587,7 +587,8 @@ class PairsConfig(SelectionConfig):
     rules: list[PairRule] = Field(
         [],
         description="correctness, best_worst, top_bottom, length_matched, coherence. You can also"
-        " give objects with type, k, min_margin, max_length_ratio, max_per_task. Default: best_worst.",
+        " give objects with type, k, min_margin, max_length_ratio, max_per_task. Default:"
+        " best_worst.",
     )
     rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
     max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")

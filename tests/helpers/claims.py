@@ -13,7 +13,7 @@ from typing import Any
 from support import BLOCK, Block, blocks
 from workplace import ROOT
 
-FIGURE = r"[-+]?\$?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?(?: ?(?:[kM]|[kMG]B|ms|s|h|min|%))?(?!\w)"
+FIGURE = r"[-+]?\$?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?(?: ?(?:[kM]|[kMG]B|ms|s|h|min|%|it/s))?(?!\w)"
 
 MASKS = {
     r"^\s*…\s*$": r"(?s:.*?)",
@@ -38,9 +38,9 @@ def answers(document: str) -> Iterator[tuple[Block, Block]]:
     found = [*BLOCK.finditer(document)]
     for first, second in itertools.pairwise(found):
         command, output = Block(**first.groupdict()), Block(**second.groupdict())
-        if command.language == "bash" and not output.language:
-            if not document[first.end() : second.start()].strip():
-                yield command, output
+        is_shown = command.language == "bash" and not output.language
+        if is_shown and not document[first.end() : second.start()].strip():
+            yield command, output
 
 
 def shown(page: str, begins: str) -> str:

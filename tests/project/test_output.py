@@ -25,12 +25,12 @@ from test_readme import WALKED, documents
 from workplace import ROOT, Workplace
 
 from rollout_kit.api.testing import ScriptedModel, call_response, making, run_virtual, text_response
+from rollout_kit.authoring.examination import read_rows
 from rollout_kit.collecting.pacing.bottleneck import Client, verdict
 from rollout_kit.errors import VerifyError
 from rollout_kit.rl.lora.merge import format_manifest
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.serving.sockets import bound_socket
-from rollout_kit.store.tasks import read_rows
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
 
 NOT_PRINTED = {
@@ -45,11 +45,14 @@ def find_calls() -> Iterator[tuple[str, str]]:
     """(page, first words) of every comparison in the tests."""
     for path in [*ROOT.glob("tests/*/test_*.py"), *ROOT.glob("*/*/tests/test_*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in ("assert_prints", "assert_written"):
-                    page, begins, _ = node.args
-                    if isinstance(page, ast.Constant) and isinstance(begins, ast.Constant):
-                        yield str(page.value), str(begins.value)
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="assert_prints" | "assert_written"),
+                    args=[ast.Constant(value=str(page)), ast.Constant(value=str(begins)), _],
+                ):
+                    yield page, begins
+                case _:
+                    pass
 
 
 def test_every_output_that_a_page_shows_is_compared_with_what_is_printed() -> None:
@@ -127,11 +130,13 @@ def test_a_comparison_with_the_scores_of_groups(
     sampled = [(1, 3)] * 164 + [(2, 1)] * 104 + [(2, 2)] * 244
     for pairs, repeats, kind in ((greedy, 1, "greedy"), (sampled, 4, "sampled")):
         files = [
-            write(f"{name}_{kind}", [[1] * pair[side] + [0] * (repeats - pair[side]) for pair in pairs])
+            write(
+                f"{name}_{kind}",
+                [[1] * pair[side] + [0] * (repeats - pair[side]) for pair in pairs],
+            )
             for side, name in enumerate(("before", "after"))
         ]
         assert ended(as_function("ng_compare"), *files) == 0
-        print()
     assert_prints("docs/from-rollouts-to-dpo.md", "results/dpo/before", capsys.readouterr().out)
 
 
@@ -211,7 +216,7 @@ def test_a_deployment_that_does_not_exist(workplace: Workplace) -> None:
     status, printed = workplace.collect("+config_paths=[run.yaml,azure.yaml]")
     assert status == 1, printed
     printed = printed.replace(url, "https://my.openai.azure.com")
-    assert_prints("responses_api_models/azure_openai_model/README.md", "stopped: ", printed)
+    assert_prints("responses_api_models/azure_openai_model/README.md", "error: stopped: ", printed)
 
 
 def test_groups_that_a_judge_leaves_without_a_score(tmp_path: Path) -> None:
@@ -224,7 +229,8 @@ def test_groups_that_a_judge_leaves_without_a_score(tmp_path: Path) -> None:
     desk = make_desk(tmp_path)
     desk.verifier = making(Judged)
     assert run_virtual(desk.collect(rows(9), **KEYS)) == 2
-    assert_prints("docs/groups.md", "Group reward ", desk.out.getvalue())
+    printed = desk.out.getvalue().replace("echo: the judge", "genrm_compare: the judge")
+    assert_prints("docs/groups.md", "Group reward ", printed)
 
 
 def test_a_merge() -> None:
@@ -283,16 +289,16 @@ class Sums(ResourcesServer):
 
 def test_a_line_and_its_turns(tmp_path: Path) -> None:
     def answer(params: JsonObject) -> Any:
-        is_done = any(item.get("type") == "function_call" for item in params["input"])
-        return text_response("42") if is_done else call_response(("add", '{"a": 40, "b": 2}'))
+        calls = params["input"][0]["content"] == "Add." and len(params["input"]) == 1
+        return call_response(("add", '{"a": 40, "b": 2}')) if calls else text_response("42")
 
     desk = Desk(tmp_path)
     desk.model, desk.verifier = ScriptedModel(answer), making(Sums)
-    rows = [row("What is 6 × 7?", expected_answer="42")]
+    rows = [row(question, expected_answer="42") for question in ("What is 6 × 7?", "Add.")]
     assert asyncio.run(desk.collect(rows)) == 0
-    [written] = desk.lines()
-    assert_written("docs/files.md", '{"kind": "rollout"', written)
-    assert_written("docs/files.md", '{"to": ', written["rollout"]["turns"])
+    short, long = sorted(desk.lines(), key=lambda each: each["rollout"]["num_turns"])
+    assert_written("docs/files.md", '{"kind": "rollout"', short)
+    assert_written("docs/files.md", '{"to": ', long["rollout"]["turns"])
 
 
 def test_a_row_for_string_match_has_fields_of_its_rows() -> None:

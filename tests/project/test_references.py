@@ -17,7 +17,7 @@ from rollout_kit.config.commands import COMMANDS, MAX_SHOWN
 from rollout_kit.config.keys import Command
 from rollout_kit.config.reference import list_groups
 from rollout_kit.store.head import describe
-from rollout_kit.types import VERDICT, RolloutInfo
+from rollout_kit.types import VERDICT, Key, RolloutInfo
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,8 @@ def test_the_glossary_names_only_what_exists(generate: ModuleType) -> None:
     keys = {row.name for model in models for group in list_groups(model) for row in group.rows}
     routes = {path for base in generate.BASES.values() for path in base.routes}
     servers = {path.name for _, path in generate.servers()} | {"policy_model"}
-    fields = {name for name, _, _ in describe()} | {*RolloutInfo.model_fields, *VERDICT, "output"}
+    fields = {name for name, _, _ in describe()} | {*RolloutInfo._fields, *Key._fields}
+    fields |= {*VERDICT, "output"}
     text = (ROOT / "docs/glossary.md").read_text().replace("`this font`", "")
     named = set(re.findall(r"`([^`]+)`", text))
     assert named and named - {*COMMANDS, *keys, *routes, *servers, *fields} == set()

@@ -75,9 +75,7 @@ def test_pages_speak_to_the_reader() -> None:
 
 
 def test_the_readme_the_references_and_help_speak_to_the_reader() -> None:
-    references = [
-        read_prose(path, has_tables=False) for path in ROOT.glob("docs/reference/*.md")
-    ]
+    references = [read_prose(path, has_tables=False) for path in ROOT.glob("docs/reference/*.md")]
     helps = [entry.format_help(name) for name in COMMANDS]
     for texts in ([PAGES["README.md"]], references, helps):
         assert find_missed(texts) == []
