@@ -82,6 +82,8 @@ def _is_about(page: str, text: str, of_page: str, begins: str) -> bool:
         ("took 51 s at 127.0.0.1:11000", "took 3 ms at 127.0.0.1:40123", True),
         ("done 0a3f55d21c9e04b7, … and", "done 11c2fd0000000000, 1, 2 and", True),
         ("first\n…\nlast 1", "before\nfirst\na\nb\nlast 22\nafter", True),
+        ("first\n…\nlast 1", "first\nlast 22", True),
+        ("first\n…\nlast 1", "first\na last 1", False),
         ("first\nlast 1", "first\nbetween\nlast 1", False),
         ("36%|███▋      | 2/6 [", "100%|██████████| 6/6 [", True),
         ("ends here", "ends here, or not", False),
