@@ -54,10 +54,11 @@ def test_the_demo_is_held_out_mostly_right_and_calls_its_tool(tmp_path: Path) ->
 def test_make_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     folder = Path(sys.executable).parent
     words = ["make", "-f", ROOT / "Makefile", "-o", ".venv/.ready-demo", f"BIN={folder}", "demo"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    printed = done.stderr + done.stdout
-    assert done.returncode == 0, printed
-    assert_prints("README.md", "Plan: 96 tasks", printed.replace(str(folder), ".venv/bin"))
+    done = subprocess.run(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert_prints("README.md", "Plan: 96 tasks", done.stdout.replace(str(folder), ".venv/bin"))
 
 
 def _is_called_rightly(rollout: dict) -> bool:

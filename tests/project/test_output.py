@@ -314,6 +314,7 @@ def test_a_row_for_string_match_has_fields_of_its_rows() -> None:
 def test_a_drill(tmp_path: Path) -> None:
     with endpoint(says(asked)) as model:
         place = Workplace(tmp_path, model)
+        (tmp_path / "env.yaml").unlink()  # it has a secret
         kills = [f"+kills.{name}=1" for name in ("collector", "servers", "ng_run")]
         status, printed = place.run(
             *("chaos", "+config_paths=[configs/rehearsal.yaml]", "+dataset=example"),
