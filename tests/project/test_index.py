@@ -12,7 +12,7 @@ REFERENCES = f"{PROJECT}test_references.py"
 HELD = {
     "You start with the [README](../README.md).": f"{PROJECT}test_readme.py::test_a_hosted_api",
     "The guides below assume its files": f"{PROJECT}test_readme.py::test_two_terminals",
-    "Tests run the commands of these pages": f"{PROJECT}test_output.py::"
+    "Tests run the commands of these pages": f"{PROJECT}test_shown_output.py::"
     "test_every_output_that_a_page_shows_is_compared_with_what_is_printed",
     "Some commands are not run as they stand": f"{PROJECT}test_readme.py::"
     "test_every_command_is_run_or_says_why_not",
