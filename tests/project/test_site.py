@@ -25,7 +25,11 @@ def test_the_site_is_built_strictly_is_small_and_loads_nothing_from_elsewhere() 
     pages = list(site.rglob("*.html"))
     assert {"index.html", "404.html"} <= {path.name for path in pages} and len(pages) > 60
     for page in pages:
-        assert not LOADED.findall(page.read_text()), page
+        text = page.read_text()
+        assert not LOADED.findall(text), page
+        assert not re.search(r"```\w", text), f"{page}: a block of code is not one"
+    home = (site / "index.html").read_text()
+    assert '<span class="filename">exact.yaml</span>' in home and 'id="your-own-verifier"' in home
     assert (site / "search/search_index.json").stat().st_size > 10_000
     for name in ("num_repeats", "max_tries", "finish_reason", "SessionLost", "collect_sync"):
         assert name in (site / "search/search_index.json").read_text(), name
