@@ -11,7 +11,7 @@ from typing import NamedTuple
 CHART = "images/collectors.svg"
 """The file, in the folder of the page."""
 
-TABLE = "## Beside other collectors"
+TABLE = "## Compared with other collectors"
 
 OURS = "rollout_kit"
 

@@ -113,7 +113,7 @@ def renew(page: Path) -> None:
 
 def _markdown(found: Json) -> Iterator[str]:
     yield (
-        f"{_where(found)} {of_cases(found['runs'])}; rollout_kit at {found['commit']}; load of the"
+        f"{_where(found)} {of_cases(found['runs'])}. Measured with rollout_kit at {found['commit']}. Load of the"
         f" machine before: {found['load']:.1f}.\n"
     )
     yield "## Targets\n"
@@ -125,7 +125,7 @@ def _markdown(found: Json) -> Iterator[str]:
             if line["held"] is not None
         ],
     )
-    yield "\n## Beside the bare loop\n"
+    yield "\n## Compared with the bare loop\n"
     yield from _table(
         (
             *("work", "servers", "latency", "in flight", "rollouts/s", "of bare", "CPU ms"),
@@ -159,7 +159,7 @@ def _row_of_case(each: Json) -> tuple[str, ...]:
 
 
 def _markdown_of_peers(found: Json) -> Iterator[str]:
-    yield "\n## Beside other collectors\n"
+    yield "\n## Compared with other collectors\n"
     yield f"{_where(found)} {found['rows']} {_of(found['runs'])}."
     yield "Compare these rows with each other only: the tables above are of another run.\n"
     yield from _table(

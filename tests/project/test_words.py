@@ -36,12 +36,7 @@ MARKERS = {
     ),
 }
 
-LATER = frozenset(
-    [
-        "CHANGELOG.md",
-        "docs/performance.md",
-    ]
-)
+LATER = frozenset(["CHANGELOG.md"])
 """Pages that are not written so yet."""
 
 
