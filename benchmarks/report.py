@@ -113,8 +113,8 @@ def renew(page: Path) -> None:
 
 def _markdown(found: Json) -> Iterator[str]:
     yield (
-        f"{_where(found)} {of_cases(found['runs'])}. Measured with rollout_kit at {found['commit']}. Load of the"
-        f" machine before: {found['load']:.1f}.\n"
+        f"{_where(found)} {of_cases(found['runs'])}. Measured with rollout_kit at"
+        f" {found['commit']}. Load of the machine before: {found['load']:.1f}.\n"
     )
     yield "## Targets\n"
     yield from _table(
