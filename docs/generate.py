@@ -97,7 +97,7 @@ def commands() -> Iterator[str]:
     yield "# Commands"
     yield (
         "You give a key as `+key=value`. `--help` shows you the keys that you need most, and"
-        " `--help=all` shows all of them."
+        " `--help=all` shows all of them. The [glossary](../glossary.md) explains the terms."
     )
     tables = KeyTables()
     for name, info in COMMANDS.items():
@@ -115,7 +115,8 @@ def configuration() -> Iterator[str]:
         "In a YAML file, a server is `<instance>: {<type>: {<implementation>: {<key>: …}}}`. You"
         " choose the name of the instance. On the command line you write"
         " `++<instance>.<type>.<implementation>.<key>=value`, for example"
-        " `++policy_model.responses_api_models.openai_model.max_tries=5`."
+        " `++policy_model.responses_api_models.openai_model.max_tries=5`. The"
+        " [glossary](../glossary.md) explains the terms."
     )
     tables = KeyTables()
     yield "## Keys of every server"
@@ -149,8 +150,8 @@ def failures() -> Iterator[str]:
     yield "## Errors"
     yield (
         "In Python you catch these classes, for example `except rk.ConfigError`. A failure in the"
-        " failures file has the name of its class in `failure.class`. The status is that of the"
-        " HTTP reply with which a server reports the error."
+        " failures file has the name of its class in `failure.class`. The column *status* has the"
+        " status of the HTTP reply with which a server reports the error."
     )
     rows = ["| error | status | meaning |", "|---|---|---|"]
     for each in vars(errors).values():
@@ -210,8 +211,8 @@ def figures() -> Iterator[str]:
     yield "# Figures of a running collection"
     yield (
         "A collection takes a snapshot of these figures at most once a second. You get it from"
-        " `ng_ctl +json=true`, for example, or from the routes in [Watching and"
-        " steering](../live.md#from-another-machine). `null` means that a value is not known, or"
+        " `ng_ctl +json=true`, for example, or from the routes in [Monitor and control"
+        " runs](../live.md#from-another-machine). `null` means that a value is not known, or"
         " that there is none."
     )
     rows = (f"| `{name}` | {kind} | {_cell(about)} |" for name, kind, about in describe())

@@ -91,7 +91,7 @@ class OutputError(RolloutKitError):
 
 
 class StopRun(RolloutKitError):
-    """The run as a whole cannot go on, for example because the endpoint refuses the key.
+    """The run as a whole cannot continue, for example because the endpoint refuses the key.
 
     Example:
 

@@ -49,7 +49,7 @@ class LocalModelConfig(ModelConfig):
     resume_turns: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Go on from the tokens of a turn that was stopped when it is asked for again.",
+        description="Continue from the tokens of a stopped turn when it is asked for again.",
     )
     num_threads: int = Field(
         1, ge=1, json_schema_extra=OPERATIONAL, description="Responses generated at a time."

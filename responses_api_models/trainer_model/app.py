@@ -46,7 +46,7 @@ class TrainerModelConfig(ModelConfig):
     resume_turns: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Go on from the tokens of a turn that the engine has aborted.",
+        description="Continue from the tokens of a turn that the engine has aborted.",
     )
 
 

@@ -66,8 +66,8 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     resume_turns: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Go on from the tokens of a turn that was stopped when it is asked for again;"
-        " for turns with token ids.",
+        description="Continue from the tokens of a stopped turn when it is asked for again. For"
+        " turns with token ids.",
     )
     chat_template_kwargs: JsonObject = Field(
         {}, description="For the chat template, such as enable_thinking; rows may override them."

@@ -2,6 +2,7 @@
 that is wrong."""
 
 import inspect
+import logging
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -15,6 +16,7 @@ from ..collecting.pacing.limiter import Limiter
 from ..collecting.plan import Parts, check_repeats
 from ..collecting.steps import RolloutLimits
 from ..config import fields
+from ..config.commands import OLD_KEYS, explain_old_key
 from ..config.keys import (
     ClusterConfig,
     CollectConfig,
@@ -30,6 +32,8 @@ from ..errors import ConfigError
 from ..serving.transport.retry import UNLIMITED, RetryPolicy
 from .given import Given
 from .reached import Reach
+
+log = logging.getLogger("rollout_kit")
 
 AnyRollouts = TypeVar("AnyRollouts", bound=RolloutsCommand)
 
@@ -63,6 +67,9 @@ def read_keys(
 ) -> AnyRollouts:
     """The arguments of a run as the keys of its command. `own` are those that its function
     names."""
+    for name in OLD_KEYS.keys() & keys:
+        log.warning("%s", explain_old_key(name))
+    keys = {name: value for name, value in keys.items() if name not in OLD_KEYS}
     for name in keys:
         if name in ProducingConfig.model_fields:
             raise ConfigError(f"{name}: it is for a trainer: give it to rollout_kit.rl.collect")

@@ -5,20 +5,23 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from ..collecting.cluster.nodes import nodes_for
 from ..collecting.cluster.opening import open_servers
-from ..config.keys import CollectConfig, ReverifyConfig
+from ..config.keys import CollectConfig, Command, ReverifyConfig
 from ..config.load import Config, Program, load
 from ..errors import ConfigError
 from ..launch.reach import Servers, reach
+from ..secrets import mask
 from ..types import JsonObject
 from .given import Agents, Environment, Given, Modelled, Verified
 from .keys import StartKeys
 
 log = logging.getLogger("rollout_kit")
+
+AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 AnyKind = type[CollectConfig] | type[ReverifyConfig]
 
@@ -137,15 +140,25 @@ async def _reach(
     values = {key: str(one) if isinstance(one, Path) else one for key, one in values.items()}
     program = replace(program, values=values)
     if kind is ReverifyConfig:
-        verifying = load(words, ReverifyConfig, program=program)
+        verifying = _load(words, ReverifyConfig, program)
         where = reach(verifying, log_event, nodes=nodes_for(verifying))
     else:
-        where = _reach_for_collections(load(words, CollectConfig, program=program), program)
+        where = _reach_for_collections(_load(words, CollectConfig, program), program)
     async with where as found:
         try:
             yield found
         finally:
             found.ended.set()
+
+
+def _load(words: Sequence[str], kind: type[AnyCommand], program: Program) -> Config[AnyCommand]:
+    """The configuration; the logger gets its warnings, and its notes at level INFO."""
+    config = load(words, kind, program=program)
+    for warning in config.warnings:
+        log.warning("%s", mask(warning, config.secrets))
+    for note in config.notes:
+        log_event(mask(note, config.secrets))
+    return config
 
 
 def _reach_for_collections(

@@ -189,12 +189,10 @@ def format_help(name: str, *, is_whole: bool = False) -> str:
     groups = list_groups(info.keys)
     known = {row.name for group in groups for row in group.rows} - hidden
     shown = known if is_whole or not info.first else set(info.first)
-    lines = [f"{name}: {info.summary}", "", "Examples:", *(f"  {each}" for each in info.examples)]
-    lines += ["", "Keys, given as +key=value:"]
+    lines = [f"{name}: {info.summary}", "", "For example:"]
+    lines += [*(f"  {each}" for each in info.examples), "", "You give a key as +key=value."]
     if len(known) > len(shown):
-        lines[-1] = (
-            f"The keys that you need most, given as +key=value; --help=all shows {len(known)}:"
-        )
+        lines[-1] += f" These are the keys that you need most. --help=all shows all {len(known)}."
     for title, rows in groups:
         if rows := [row for row in rows if row.name in shown]:
             lines += ["", f"{title}:"]
@@ -202,7 +200,10 @@ def format_help(name: str, *, is_whole: bool = False) -> str:
             default = "required" if row.default is None else f"default {row.default}"
             lines += [f"  {row.name}  ({row.type_name}, {default})", f"      {row.about}"]
     if info.keys.has_servers:
-        lines += ["", "Keys of a server: ++<instance>.<type>.<implementation>.<key>=value"]
+        lines += [
+            "",
+            "You give a key of a server as ++<instance>.<type>.<implementation>.<key>=value",
+        ]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from ..serving.nemo_gym.environment_servers import ROUTES
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..types import JsonObject
 from . import fields, instances, interpolation
-from .commands import COMMANDS, OLD_KEYS, known_keys
+from .commands import COMMANDS, OLD_KEYS, explain_old_key, known_keys
 from .instances import Block
 from .keys import Command
 from .sources import COMMAND_LINE, ENV_FILE, Merged
@@ -62,7 +62,7 @@ def classify(
         elif key in used or (key in merged.released and not typed):
             continue
         elif key in OLD_KEYS:
-            warnings.append(f"'{key}' is ignored, there is no such key any more: {OLD_KEYS[key]}")
+            warnings.append(explain_old_key(key))
         elif block is not None:
             problems.append(f"{key}: {block.reason} [{merged.origin(*block.path)}]")
         elif typed and not known and not isinstance(value, dict | list):

@@ -185,7 +185,7 @@ COMMANDS = {
     ),
     "ng_test": CommandInfo(
         EntrypointConfig,
-        "check a server's rows, verdicts and configuration; run its tests",
+        "check a server's rows, verdicts and configuration, and run its tests",
         (
             "ng_test +entrypoint=resources_servers/my_env",
             "ng_test +entrypoint=resources_servers/mcqa",
@@ -385,6 +385,10 @@ OLD_KEYS = {
     " +shard=1/2, and join the parts with ng_merge",
 }
 """Keys of the version before, which are ignored with a line: key → what to write instead."""
+
+
+def explain_old_key(key: str) -> str:
+    return f"'{key}' is ignored, there is no such key any more: {OLD_KEYS[key]}"
 
 
 def known_keys() -> set[str]:

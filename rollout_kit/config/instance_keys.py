@@ -32,12 +32,13 @@ class CommonKeys(BaseModel):
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
     placement: str | None = Field(
         default=None,
-        description="Where the server runs. local: in the process of the command; process: in a"
-        " separate process; ray: on a node of a Ray cluster; or the URL of a server that runs.",
+        description="Where the server runs. local: in the process of the command. process: in a"
+        " separate process. ray: on a node of a Ray cluster. You can also give the URL of a server"
+        " that runs.",
     )
-    host: str | None = Field(default=None, description="Address to listen on; null = default_host.")
+    host: str | None = Field(default=None, description="Address to listen on. null = default_host.")
     port: int | None = Field(
-        default=None, ge=0, le=65535, description="Port to listen on; null or 0 = a free one."
+        default=None, ge=0, le=65535, description="Port to listen on. null or 0 = a free one."
     )
     num_workers: int = Field(default=1, ge=1, description="Processes of the server.")
     process: str | None = Field(
@@ -53,7 +54,7 @@ class CommonKeys(BaseModel):
         description="Secret that requests to the server must carry, if it is not of this run.",
     )
     entrypoint: str | None = Field(
-        default=None, description="File with the server's class, in its folder; null = app.py."
+        default=None, description="File with the server's class, in its folder. null = app.py."
     )
     datasets: list[JsonObject] = Field(
         default=[], description="Files of tasks, for +dataset= and ng_prepare_data."

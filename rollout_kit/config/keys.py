@@ -112,10 +112,10 @@ class HttpClientConfig(CommandKeys):
     global_aiohttp_connector_limit: int | None = Field(
         None,
         ge=0,
-        description="Maximum number of connections; 0 = unlimited. Default: by parallelism.",
+        description="Maximum number of connections. 0 = unlimited. Default: by parallelism.",
     )
     global_aiohttp_connector_limit_per_host: int | None = Field(
-        None, ge=0, description="Maximum number of connections per host; 0 = unlimited."
+        None, ge=0, description="Maximum number of connections per host. 0 = unlimited."
     )
     global_aiohttp_client_timeout_s: float | None = Field(
         None, gt=0, description="Time limit of one HTTP request. Default: request_timeout_s."
@@ -158,22 +158,22 @@ class ServersConfig(CheckoutConfig):
         5,
         ge=0,
         description="Give up on a server after this many failed starts in a row, or six times as"
-        " many deaths just after a start; 0 = after the first.",
+        " many deaths just after a start. 0 = after the first.",
     )
     ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
     log_dir: Path | None = Field(
-        Path("logs"), description="Folder with a log file of each server's output; null = no logs."
+        Path("logs"), description="Folder with a log file of each server's output. null = no logs."
     )
     auth_token: str | None = Field(
         None,
         min_length=16,
-        description="Secret of a run, for servers that listen beyond this machine and for ng_stop;"
-        " set it in env.yaml. Default: a new one, in a file that only you can read.",
+        description="Secret of a run, for servers that listen beyond this machine and for ng_stop."
+        " Set it in env.yaml. Default: a new one, in a file that only you can read.",
     )
     ray_address: str | None = Field(
         None,
         description="Address of the Ray cluster for placement: ray and executor=ray, such as"
-        " head:6379 or auto; null = a new one on this machine, for the time of the run.",
+        " head:6379 or auto. null = a new one on this machine, for the time of the run.",
     )
     record: Path | None = Field(
         None, description="Folder in which to record each call to a model or a tool."
@@ -205,7 +205,7 @@ class WandbConfig(CommandKeys):
     tags: list[str] = Field(default=[], description="Tags of the run.")
     notes: str | None = Field(default=None, description="A note on the run.")
     mode: Literal["online", "offline"] | None = Field(
-        default=None, description="offline: keep the run on disk; `wandb sync` sends it."
+        default=None, description="offline: keep the run on disk. `wandb sync` sends it."
     )
     id: str | None = Field(default=None, description="Id of the run, to continue one with resume.")
     resume: Literal["allow", "must", "never"] | None = Field(
@@ -215,7 +215,7 @@ class WandbConfig(CommandKeys):
     samples: int = Field(
         default=NUM_SAMPLES,
         ge=0,
-        description="Number of rollouts in the table, drawn at random; 0 = none.",
+        description="Number of rollouts in the table, drawn at random. 0 = none.",
     )
     files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
@@ -234,7 +234,7 @@ class MlflowConfig(CommandKeys):
     samples: int = Field(
         default=NUM_SAMPLES,
         ge=0,
-        description="Number of rollouts in the table, drawn at random; 0 = none.",
+        description="Number of rollouts in the table, drawn at random. 0 = none.",
     )
     files: bool = Field(default=True, description="Send the output's files at the end of the run.")
 
@@ -246,7 +246,7 @@ class OtelConfig(CommandKeys):
         default=None, description="Send a trace of each rollout to this OTLP receiver, over HTTP."
     )
     headers: dict[str, str] = Field(
-        default={}, description="Headers for the receiver; they are secret."
+        default={}, description="Headers for the receiver. They are secret."
     )
     content: bool = Field(default=False, description="Send prompts, answers and tool calls, too.")
     service: str = Field(default="rollout_kit", description="The `service.name` of the traces.")
@@ -262,7 +262,7 @@ class TrackersConfig(CommandKeys):
         None,
         ge=0,
         le=65535,
-        description="Serve /metrics for Prometheus on this port of this machine; 0 = a free one.",
+        description="Serve /metrics for Prometheus on this port of this machine. 0 = a free one.",
     )
 
 
@@ -272,7 +272,7 @@ class GroupsConfig(CommandKeys):
     incomplete_groups: Literal["wait", "partial", "drop"] = Field(
         "wait",
         description="Groups with a failed rollout. wait: score them when a later run completes"
-        " them; partial: score the others; drop: do not score them.",
+        " them. partial: score the others. drop: do not score them.",
     )
     min_members: int = Field(
         2, ge=1, description="partial: score groups with at least this many rollouts."
@@ -281,7 +281,7 @@ class GroupsConfig(CommandKeys):
         None,
         gt=0,
         description="partial and drop: wait this long for the rest of a group after its first"
-        " rollout; null = until each has ended.",
+        " rollout. null = until each has ended.",
     )
     verify_group_timeout_s: float = Field(
         600, gt=0, description="Time limit of the verification of one group."
@@ -304,7 +304,7 @@ class ProducingConfig(CommandKeys):
     """How often the tasks are gone through, and where their groups go."""
 
     epochs: int | None = Field(
-        1, ge=1, description="How often to go through the tasks; null = without an end."
+        1, ge=1, description="How often to go through the tasks. null = without an end."
     )
     longest_first: bool = Field(
         False,
@@ -316,7 +316,7 @@ class ProducingConfig(CommandKeys):
         " or http://…, with its policy: ?batch=32&staleness=1.",
     )
     buffer_port: int = Field(
-        0, ge=0, le=65535, description="Port of a buffer in memory; 0 takes a free one."
+        0, ge=0, le=65535, description="Port of a buffer in memory. 0 takes a free one."
     )
 
     @model_validator(mode="after")
@@ -333,7 +333,7 @@ class SimulateTrainerConfig(Command):
 
     buffer: str = Field(description="Buffer to take groups from: redis://…, ray://… or http://….")
     batch: int | None = Field(None, ge=1, description="Groups of a step. Default: the buffer's.")
-    steps: int | None = Field(None, ge=1, description="Steps to take; null = until none will come.")
+    steps: int | None = Field(None, ge=1, description="Steps to take. null = until none will come.")
     step_s: float = Field(1.0, ge=0, description="Time of a step, in seconds.")
     sync_s: float = Field(
         0.0, ge=0, description="Time after a step until the servers have its weights."
@@ -342,9 +342,9 @@ class SimulateTrainerConfig(Command):
         None, ge=0, description="Drop groups that are staler. Default: the buffer's."
     )
     max_wait_s: float | None = Field(
-        None, gt=0, description="End where a batch takes longer; null = wait."
+        None, gt=0, description="End where a batch takes longer. null = wait."
     )
-    finish: bool = Field(True, description="Tell the collection at the end that nothing is needed.")
+    finish: bool = Field(True, description="Let the collection end, as you need nothing more.")
     auth_token: str | None = Field(None, description="Secret of the run, beyond this machine.")
 
 
@@ -353,11 +353,11 @@ class ClusterConfig(CommandKeys):
 
     executor: Literal["local", "processes", "ray"] = Field(
         "local",
-        description="Where rollouts run. local: in this process; processes: in worker processes on"
-        " this machine; ray: in workers on the nodes of a Ray cluster.",
+        description="Where rollouts run. local: in this process. processes: in worker processes on"
+        " this machine. ray: in workers on the nodes of a Ray cluster.",
     )
     num_workers: int | None = Field(
-        None, ge=1, description="Workers of the executor; null = one for each CPU core."
+        None, ge=1, description="Workers of the executor. null = one for each CPU core."
     )
 
     worker_lease_s: float = Field(
@@ -366,8 +366,8 @@ class ClusterConfig(CommandKeys):
 
     shard: Shard | None = Field(
         None,
-        description="Collect only this part of the tasks, into a separate file: 3/10; auto in a"
-        " Slurm array, auto/10 in an indexed job of Kubernetes.",
+        description="Collect only this part of the tasks, into a separate file, for example"
+        " 3/10. Use auto in a Slurm array, and auto/10 in an indexed job of Kubernetes.",
     )
 
     @model_validator(mode="before")
@@ -411,16 +411,16 @@ class CtlConfig(Command):
         None, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
     )
     paused: bool | None = Field(
-        None, description="true (or the word pause): start nothing more; false (resume): go on."
+        None, description="true (or the word pause): start nothing more. false (resume): continue."
     )
     max_cost_usd: float | None = Field(
-        None, description="Cost limit of the run, in US dollars; null = none."
+        None, description="Cost limit of the run, in US dollars. null = none."
     )
     max_total_tokens: int | None = Field(
-        None, description="Limit on the tokens of the run; null = none."
+        None, description="Limit on the tokens of the run. null = none."
     )
     max_minutes: float | None = Field(
-        None, description="Start nothing more this many minutes after the start; null = no limit."
+        None, description="Start nothing more this many minutes after the start. null = no limit."
     )
     cancel: str | list[str] | None = Field(
         None,
@@ -453,7 +453,7 @@ class ReadingCommand(Command):
 
     has_servers: ClassVar[bool] = False
     inputs: list[str] = Field(
-        [], description="Files of rollouts, or folders with such files; also as plain words."
+        [], description="Files of rollouts, or folders with such files. Also as plain words."
     )
 
 
@@ -477,7 +477,7 @@ class CompareConfig(OfInputCommand):
 class MergeConfig(ReadingCommand):
     """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
 
-    output_jsonl_fpath: Path = Field(description="The file to write; it must not exist.")
+    output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
     input_jsonl_fpath: Path | None = Field(
         None, description="Tasks: write the rollouts in their order, and name those without any."
     )
@@ -487,14 +487,14 @@ class MergeConfig(ReadingCommand):
 class ViewConfig(ReadingCommand):
     """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
 
-    port: int = Field(6300, ge=0, le=65535, description="Port on this machine; 0 takes a free one.")
+    port: int = Field(6300, ge=0, le=65535, description="Port on this machine. 0 takes a free one.")
     open_browser: bool = Field(False, alias="open", description="Open the page in a browser.")
     static_fpath: Path | None = Field(
         None, alias="static", description="Write one HTML file to share, and serve nothing."
     )
     where: str = Field("", description="Filter that the page begins with: reward < 0.5.")
     search: str = Field("", description="Text, or /regular expression/, to find in the lines.")
-    sort: str = Field("", description="Column to sort by; with a - in front, largest first.")
+    sort: str = Field("", description="Column to sort by. With a - in front, largest first.")
 
 
 class ReportConfig(OfInputCommand):
@@ -512,7 +512,7 @@ class SelectionConfig(OfInputCommand):
     """Keys of the commands that write stored rollouts in another form."""
 
     output_fpath: Path | None = Field(
-        None, description="File to write; a report is written next to it."
+        None, description="File to write. A report is written next to it."
     )
     where: str | None = Field(
         None, description="Keep rollouts for which this holds: reward > 0.5 and num_turns < 8."
@@ -548,10 +548,10 @@ class SelectionConfig(OfInputCommand):
 class ExportConfig(SelectionConfig):
     """ng_export: write rollouts in the format of a trainer."""
 
-    format: str | None = Field(None, description="Name of the format; without it, they are listed.")
+    format: str | None = Field(None, description="Name of the format. Without it, they are listed.")
     advantage: Literal["grpo", "dr_grpo", "rloo"] | None = Field(
         None,
-        description="Add a column `advantage`, over all verified rollouts of a task; trl_rollout"
+        description="Add a column `advantage`, over all verified rollouts of a task. trl_rollout"
         " has it anyway. Default there: grpo.",
     )
     otel: OtelConfig = Field(
@@ -586,8 +586,9 @@ class PairsConfig(SelectionConfig):
     format: str = Field("trl_dpo", description="Name of the preference format.")
     rules: list[PairRule] = Field(
         [],
-        description="correctness, best_worst, top_bottom, length_matched, coherence; or objects"
-        " with type, k, min_margin, max_length_ratio, max_per_task. Default: best_worst.",
+        description="correctness, best_worst, top_bottom, length_matched, coherence. You can also"
+        " give objects with type, k, min_margin, max_length_ratio, max_per_task. Default:"
+        " best_worst.",
     )
     rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
     max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")
@@ -600,8 +601,8 @@ class PairsConfig(SelectionConfig):
     drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
     prompt: str = Field(
         "chosen",
-        description="Prompt of a pair: from the chosen rollout; with arm:<id> from that arm; or"
-        " a YAML file with `system` and `user` templates, filled from the row.",
+        description="Prompt of a pair: from the chosen rollout, or with arm:<id> from that arm. You"
+        " can also give a YAML file with `system` and `user` templates, filled from the row.",
     )
     allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")
 
@@ -632,7 +633,7 @@ class AuditConfig(Command):
     num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
     seed: int = Field(0, description="Seed for drawing the rows.")
     verify_timeout_s: float = Field(
-        30, gt=0, description="Time limit of one verification; a slower one counts as no verdict."
+        30, gt=0, description="Time limit of one verification. A slower one counts as no verdict."
     )
     slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
 
@@ -672,7 +673,7 @@ class PrepareDataConfig(Command, CheckoutConfig):
         description="Download datasets that are missing at their jsonl_fpath from Hugging Face.",
     )
     limit: int | None = Field(
-        None, ge=0, description="Use only this many rows of each dataset; null or 0 = all."
+        None, ge=0, description="Use only this many rows of each dataset. null or 0 = all."
     )
     drop_duplicates: bool = Field(False, description="Drop repeated rows.")
 
@@ -687,7 +688,7 @@ class MergeLoraConfig(Command):
     adapter: Path = Field(description="Folder of the adapter, as PEFT saves it.")
     output: Path = Field(description="Folder to write.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of the merged weights; auto = the base's."
+        "auto", description="Type of the merged weights. auto = the base's."
     )
     tolerance: float | None = Field(
         None,
@@ -709,7 +710,7 @@ class PlanVllmConfig(Command):
         description="4xH100, 2x80GB, or a number of this machine's GPUs. Default: all of them.",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="Type of the weights; auto = the checkpoint's."
+        "auto", description="Type of the weights. auto = the checkpoint's."
     )
     quantization: Literal["fp8", "int4"] | None = Field(
         None, description="Quantization of weights that are not quantized in the checkpoint."
@@ -732,8 +733,8 @@ Arms = str | list[Any] | JsonObject | None
 
 ARMS = Field(
     None,
-    description="Several ways of asking each task: prompts, sampling parameters, seeds; a list, or"
-    " a YAML file with one.",
+    description="Several ways of asking each task: prompts, sampling parameters, seeds. You give a"
+    " list, or a YAML file with one.",
 )
 
 
@@ -791,7 +792,7 @@ class PartConfig(CommandKeys):
     """Which part of the input to take."""
 
     limit: int | None = Field(
-        None, ge=0, description="Use only this many rows of the input; null or 0 = all."
+        None, ge=0, description="Use only this many rows of the input. null or 0 = all."
     )
     only: str | None = Field(
         None,
@@ -820,7 +821,7 @@ class LimitsConfig(CommandKeys):
 
     max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     max_cost_usd: float | None = Field(
-        None, gt=0, description="Cost limit of this run, in US dollars; rerun to continue."
+        None, gt=0, description="Cost limit of this run, in US dollars. Rerun to continue."
     )
     max_total_tokens: int | None = Field(
         None, gt=0, description="Limit on the input and output tokens of this run."
@@ -847,7 +848,7 @@ class DashboardConfig(CommandKeys):
         False, description="Serve a page on this machine that shows the run, and steers it."
     )
     dashboard_port: int = Field(
-        0, ge=0, le=65535, description="Port of that page; 0 takes a free one."
+        0, ge=0, le=65535, description="Port of that page. 0 takes a free one."
     )
 
     @model_validator(mode="after")
@@ -885,7 +886,9 @@ class TasksConfig(CommandKeys):
         description="Agent to run. Optional with a single agent, or if rows name theirs.",
     )
     input_jsonl_fpath: str | None = Field(
-        None, description="Tasks, one JSON object per line; .gz, .zst, or - for standard input."
+        None,
+        description="Your tasks, one JSON object per line, for example tasks.jsonl. The file may"
+        " end in .gz or .zst. - is standard input.",
     )
     dataset: str | None = Field(
         None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
@@ -965,16 +968,16 @@ class ResumeConfig(CommandKeys):
 
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
-        description="auto: continue; append: other settings, same file; fresh: move old files"
+        description="auto: continue. append: other settings, same file. fresh: move old files"
         " aside.",
     )
-    resume_from_cache: bool = Field(True, description="Accepted; the same as resume=auto.")
+    resume_from_cache: bool = Field(True, description="Accepted. The same as resume=auto.")
     save_turns: Literal["auto"] | bool = Field(
         "auto",
         description="Store each turn of long rollouts, so that a restarted run continues them."
         " auto: where a stored response can be verified again.",
     )
-    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym; nothing is uploaded.")
+    upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym. Nothing is uploaded.")
 
     @field_validator("resume_from_cache")
     @classmethod
@@ -994,7 +997,7 @@ class VerdictsConfig(CommandKeys):
         0.0,
         ge=0,
         le=1,
-        description="Share of rollouts to verify twice, to check that the verdicts agree; only for"
+        description="Share of rollouts to verify twice, to check that the verdicts agree. Only for"
         " verifiers that need nothing but the response.",
     )
 
@@ -1047,7 +1050,7 @@ class StatusConfig(ControlConfig):
     web: bool = Field(
         False, description="Serve a page with the servers, and the collections that run."
     )
-    port: int = Field(0, ge=0, le=65535, description="Port of that page; 0 takes a free one.")
+    port: int = Field(0, ge=0, le=65535, description="Port of that page. 0 takes a free one.")
 
 
 class ReverifyConfig(RolloutsCommand):
@@ -1057,15 +1060,15 @@ class ReverifyConfig(RolloutsCommand):
 
     input_jsonl_fpath: str | None = Field(
         None,
-        description="Collected rollouts, or their _unverified or _failures file; .gz, .zst, or -"
-        " for standard input.",
+        description="Collected rollouts, or their _unverified or _failures file. The file may end"
+        " in .gz or .zst. - is standard input.",
     )
     num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
     stale_only: bool = Field(
         False, description="Copy rollouts that the current verifier has verified."
     )
     resume: Literal["auto", "fresh"] = Field(
-        "auto", description="auto: continue; fresh: move old files aside and verify everything."
+        "auto", description="auto: continue. fresh: move old files aside and verify everything."
     )
 
     @property
@@ -1080,7 +1083,7 @@ class CheckTokensConfig(ReachConfig):
     input_jsonl_fpath: str | None = Field(None, description="Collected rollouts with token ids.")
     model_server: str = Field("policy_model", description="The model server that scores.")
     limit: int | None = Field(
-        None, ge=0, description="Check only this many rollouts; null or 0 = all."
+        None, ge=0, description="Check only this many rollouts. null or 0 = all."
     )
     num_samples_in_parallel: int = Field(8, ge=1, description="Turns that are scored at once.")
 
@@ -1108,7 +1111,7 @@ class ChaosConfig(CollectConfig):
         False, description="Check existing files only, without killing or collecting."
     )
     num_reverified: int = Field(
-        20, ge=0, description="Rollouts to verify again and compare; 0 = none."
+        20, ge=0, description="Rollouts to verify again and compare. 0 = none."
     )
     run_timeout_s: float = Field(600, gt=0, description="Time limit of each run of a command.")
 

@@ -81,7 +81,8 @@ const pictures = {
   async "the pictures are taken"() {
     for (const colorScheme of ["light", "dark"]) {
       const page = await openRun(colorScheme);
-      await page.waitForTimeout(2500);
+      await page.waitForTimeout(8000);
+      await page.locator(".title").evaluate((title) => (title.textContent = title.textContent.split("/").pop()));
       await page.screenshot({ path: join(folder, `live-${colorScheme}.png`) });
       await page.close();
     }

@@ -14,7 +14,7 @@ for (const colorScheme of ["light", "dark"]) {
     await page.waitForTimeout(800);
     await page.screenshot({ path: join(folder, `${name}-${colorScheme}.png`) });
   };
-  await page.goto(`${url}/?where=reward < 1&column=agent`);
+  await page.goto(`${url}/?column=reward`);
   await page.locator("tbody tr").first().waitFor();
   await take("table");
   await page.goto(`${url}/?search=calculator`);

@@ -26,6 +26,8 @@ policy_model:
     simulated_model: {answer: text, text: "Answer: 4"}
 """
 
+OLD = LIGHT + "tracker_wait_s: 5\n"
+
 STRING_ROW = {
     "responses_create_params": {"input": "What is 2 + 2?"},
     "expected_answer": "4",
@@ -563,3 +565,19 @@ async def test_verifying_again_needs_no_policy_model(folder: Path) -> None:
     for wrong in ({}, {"verify": add_later, "environment": "string_match"}):
         with pytest.raises(rk.ConfigError, match=r"servers: none are given|give one of the two"):
             await rk.reverify("sums.jsonl", output="x.jsonl", **wrong)
+
+
+@in_loop
+async def test_the_logger_gets_the_warnings_and_notes_that_a_command_prints(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "old.yaml").write_text(OLD)
+    (tmp_path / "other.yaml").write_text("policy_model: {responses_api_models: {local_model: {}}}")
+    caplog.set_level("INFO", "rollout_kit")
+    files = [tmp_path / "other.yaml", tmp_path / "old.yaml"]
+    table = await rk.collect([STRING_ROW], servers=files, audit_seed=3)  # type: ignore[call-arg]
+    assert len(table) == 1
+    said = {(each.levelname, each.getMessage()) for each in caplog.records}
+    warned = [text for level, text in said if level == "WARNING"]
+    assert [text.split()[0] for text in sorted(warned)] == ["'audit_seed'", "'tracker_wait_s'"]
+    assert any(text.startswith("policy_model is simulated_model") for _, text in said)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from claims import assert_written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import Desk, asked, blocks, read_jsonl, row
@@ -437,6 +438,7 @@ def test_the_server_of_the_guide_scores_groups(desk: Desk) -> None:
     assert run_virtual(desk.collect(rows(2), **KEYS)) == 0
     for line in desk.lines("groups"):
         assert rewards(line) == {0: 1, 1: 1, 2: 1, 3: 0} and line["group"] == {"agreement": 0.75}
+        assert_written("docs/groups.md", '{"kind": "group"', line)
 
 
 ARMS = [

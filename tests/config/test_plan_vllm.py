@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from claims import assert_prints
+from workplace import ROOT
 
 from rollout_kit.authoring.plan_vllm import architecture, capacity, checkpoint, gpus, shown
 from rollout_kit.authoring.plan_vllm.plan import plan
@@ -16,7 +18,7 @@ from rollout_kit.config.keys import InspectConfig, PlanVllmConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 
-TINY = Path(__file__).parents[2] / "responses_api_models/local_model/checkpoint"
+TINY = ROOT / "responses_api_models/local_model/checkpoint"
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
 
 
@@ -235,11 +237,10 @@ def test_weights_that_were_cut_off_are_named(tmp_path):
 
 
 def test_the_document_shows_what_the_command_prints():
-    document = (Path(__file__).parents[2] / "docs/planning-vllm.md").read_text()
-    assert "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100" in document
-    told = shown.format_plan(planned(LLAMA_70B, "8xH100"))
-    table = [line for line in told if line.split()[:1] in (["GPUs"], ["→"]) or line[:12].isspace()]
-    assert table and all(line in document for line in table if "GPUs   " not in line)
+    command = "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100"
+    assert command in (ROOT / "docs/planning-vllm.md").read_text()
+    told = "\n".join(shown.format_plan(planned(LLAMA_70B, "8xH100")))
+    assert_prints("docs/planning-vllm.md", "GPUs each", told)
 
 
 def command(*words):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report, vllm_job
+from benchmarks.chart import CHART, draw_chart
 from benchmarks.endpoint import mean_in_flight
 from benchmarks.figures import Figure
 from benchmarks.grid import Case, Compared, Grid, Side, median
@@ -129,3 +130,11 @@ def test_a_short_soak_leaves_nothing_open() -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "80 rollouts in" in done.stdout and "left in flight or open: nothing" in done.stdout
+
+
+def test_the_chart_of_the_readme_shows_the_table_of_the_page() -> None:
+    page = ROOT / "docs/performance.md"
+    assert (page.parent / CHART).read_text() == draw_chart(page.read_text()), (
+        "python -m benchmarks.chart"
+    )
+    assert f"docs/{CHART}" in (ROOT / "README.md").read_text()

@@ -304,9 +304,9 @@ def test_help_shows_empty_defaults_and_offers_keys_of_servers_where_they_count()
     pages = {name: entry.format_help(name) for name in COMMANDS}
     assert not [name for name, page in pages.items() if "default )" in page]
     assert 'where  (text, default "")' in pages["ng_view"]
-    assert "Keys of a server" in pages["ng_collect_rollouts"]
+    assert "a key of a server" in pages["ng_collect_rollouts"]
     for name in ("ng_view", "ng_ctl"):
-        assert "Keys of a server" not in pages[name] and "config_paths" not in pages[name]
+        assert "a key of a server" not in pages[name] and "config_paths" not in pages[name]
 
 
 @pytest.mark.parametrize(

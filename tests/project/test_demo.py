@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+import pytest
+from claims import assert_prints
 from support import read_jsonl, skip_unless_installed
 from workplace import ROOT
 
@@ -46,6 +48,17 @@ def test_the_demo_is_held_out_mostly_right_and_calls_its_tool(tmp_path: Path) ->
     assert mean(rollout["reward"] for rollout in rollouts) < 1
     called = [_is_called_rightly(rollout) for rollout in rollouts if "call" in rollout]
     assert mean(called) >= 0.8
+
+
+@pytest.mark.documents
+def test_make_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    folder = Path(sys.executable).parent
+    words = ["make", "-f", ROOT / "Makefile", "-o", ".venv/.ready-demo", f"BIN={folder}", "demo"]
+    done = subprocess.run(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert_prints("README.md", "Plan: 96 tasks", done.stdout.replace(str(folder), ".venv/bin"))
 
 
 def _is_called_rightly(rollout: dict) -> bool:

@@ -16,6 +16,8 @@ from rollout_kit.commands import entry
 from rollout_kit.config.commands import COMMANDS, MAX_SHOWN
 from rollout_kit.config.keys import Command
 from rollout_kit.config.reference import list_groups
+from rollout_kit.store.head import describe
+from rollout_kit.types import VERDICT, Key, RolloutInfo
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,20 @@ def test_a_key_without_a_text_and_a_page_that_is_old_are_found(
     assert generate.main([]) == 0 == generate.main(["--check"])
     (tmp_path / "errors.md").write_text("old")
     assert generate.main(["--check"]) == 1
+
+
+def test_the_glossary_names_only_what_exists(generate: ModuleType) -> None:
+    models: list[Any] = [info.keys for info in COMMANDS.values()]
+    models += [generate.load(type_, path.name).Config for type_, path in generate.servers()]
+    models.append(generate.CommonKeys)
+    keys = {row.name for model in models for group in list_groups(model) for row in group.rows}
+    routes = {path for base in generate.BASES.values() for path in base.routes}
+    servers = {path.name for _, path in generate.servers()} | {"policy_model"}
+    fields = {name for name, _, _ in describe()} | {*RolloutInfo._fields, *Key._fields}
+    fields |= {*VERDICT, "output"}
+    text = (ROOT / "docs/glossary.md").read_text().replace("`this font`", "")
+    named = set(re.findall(r"`([^`]+)`", text))
+    assert named and named - {*COMMANDS, *keys, *routes, *servers, *fields} == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

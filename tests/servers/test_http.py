@@ -226,6 +226,8 @@ def test_a_server_that_comes_back_is_reached_and_one_that_does_not_is_named(
         monkeypatch.setattr("rollout_kit.serving.transport.peers.RECONNECT", soon)
         with pytest.raises(PeerUnreachable, match=f"cannot connect to {url}/tools"):
             await peers.call("echo", "/tools", None, list)
+        with pytest.raises(PeerUnreachable, match=r"/health: .*; start that server, or correct"):
+            await peers.describe("echo")
         await client.close()
 
     asyncio.run(main())

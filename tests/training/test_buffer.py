@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import pytest
 from buffers import KINDS, REDIS, Pass, group, make_buffer, redis_server
+from claims import assert_written
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -481,8 +482,10 @@ def test_any_language_can_speak_to_it_over_http(tmp_path: Path) -> None:
         async with serve_buffer(memory) as url:
             put = '{"group": {"key": "a", "rollouts": [{"reward": 1}], "version_first": 0}}'
             assert await ask("put", put) == (200, {"result": "ok"})
+            assert await ask("set_version", '{"version": 0}') == (200, {})
             status, found = await ask("get", '{"number": 1, "wait_s": 20}')
             assert found["batch"]["groups"][0]["rewards"] == [1]
+            assert_written("docs/rl.md", '{"batch"', found)
             lease = found["batch"]["lease"]
             assert await ask("ack", json.dumps({"lease": lease})) == (200, {"keys": ["a"]})
             assert await ask("set_version", '{"version": 1}') == (200, {})

@@ -68,7 +68,8 @@ class GiveUp:
         elif self.unreached >= max(self.parallel, MIN_UNREACHED):
             self.reason = (
                 f"stopped: the first {self.unreached} rollouts all failed, the last one with:"
-                f" {error}\nThe same command goes on once that is mended."
+                f" {error}\nStart that server, or correct its address. The same command then"
+                " continues."
             )
 
     def _compare(self, error: RolloutError) -> None:
@@ -87,8 +88,8 @@ class GiveUp:
             return
         what = "verdicts" if isinstance(error, VerifyError) else "rollouts"
         self.reason = (
-            f"stopped: the first {number} {what} all failed alike, the last one with: {error}\nThe"
-            " same command goes on once that is mended; +stop_early=false goes on in any case."
+            f"stopped: the first {number} {what} all failed alike, the last one with: {error}\n"
+            "Mend that. The same command then continues. +stop_early=false continues in any case."
         )
 
 

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 import orjson
 from pydantic import ValidationError
 
-from ...errors import PeerError, PeerTimeout, RolloutError, from_wire, suggest, validation_summary
+from ...errors import (
+    PeerError,
+    PeerTimeout,
+    PeerUnreachable,
+    RolloutError,
+    from_wire,
+    suggest,
+    validation_summary,
+)
 from ...session import (
     HEADER,
     SPENT_HEADER,
@@ -170,6 +178,8 @@ class Peers:
         try:
             health = await self.call(server, "/health", None)
         except RolloutError as error:
+            if isinstance(error, PeerUnreachable):
+                error.message += "; start that server, or correct its address"
             if isinstance(error, PeerError) and error.retryable:
                 raise
             return {}

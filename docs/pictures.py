@@ -1,0 +1,79 @@
+"""Takes the pictures of the documents, from new runs of the demo and of the rehearsal.
+
+make pictures   # needs Chromium and node, as make test-view does
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "results/pictures"
+"""Where the commands run, so that the pictures show no other path."""
+
+IMAGES = ROOT / "docs/images"
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+MODEL = "policy_model.responses_api_models.openai_model"
+ENDPOINT = "endpoint.responses_api_models.simulated_model"
+TASKS = "responses_api_models/local_model/data/demo.jsonl"
+TEMPERATURES = {"warm.jsonl": 1.0, "cool.jsonl": 0.3}
+"""File of rollouts → the temperature of the tiny model."""
+
+
+def run(name: str, *words: str) -> None:
+    command = [str(Path(sys.executable).with_name(name)), *words]
+    subprocess.run(command, cwd=FOLDER, check=True)
+
+
+@contextmanager
+def serve(name: str, *words: str, said: str = "") -> Iterator[str]:
+    """A command that serves a page; the address that it prints in a line with these words."""
+    command = [str(Path(sys.executable).with_name(name)), *words]
+    with subprocess.Popen(command, cwd=FOLDER, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = (line for line in process.stdout if "http://" in line and said in line)
+        try:
+            yield next(word for word in next(lines).split() if word.startswith("http://"))
+        finally:
+            process.stdout.close()
+            process.kill()
+
+
+def take(script: str, *words: str) -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.exit(f"no browser: install one of {', '.join(BROWSERS)}")
+    command = ["node", f"tests/browser/{script}", ".browser", browser, *words, str(IMAGES)]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def main() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    for name, temperature in TEMPERATURES.items():
+        run(
+            "ng_collect_rollouts",
+            *("+config_paths=[configs/demo.yaml]", f"+input_jsonl_fpath={TASKS}"),
+            *(f"+output_jsonl_fpath={name}", "+num_repeats=4"),
+            f"+responses_create_params.temperature={temperature}",
+        )
+    run("ng_report", *TEMPERATURES, "+output_fpath=report.html", "+title=Two temperatures")
+    with serve("ng_view", *TEMPERATURES, "+port=0") as url:
+        take("pictures.mjs", url.rstrip("/"), str(FOLDER / "report.html"))
+    with serve(
+        "ng_collect_rollouts",
+        *("+config_paths=[configs/rehearsal.yaml]", "+dataset=example", "+num_repeats=200"),
+        *(f"++{MODEL}.prices.input=2.5", f"++{MODEL}.prices.output=10"),
+        *(f"++{ENDPOINT}.rate_limit.requests_per_minute=30000", f"++{ENDPOINT}.faults=[]"),
+        *("+output_jsonl_fpath=mcqa.jsonl", "+num_samples_in_parallel=4-24-48"),
+        "+dashboard=true",
+        said="Live page",
+    ) as url:
+        take("live.mjs", url)
+
+
+if __name__ == "__main__":
+    main()
