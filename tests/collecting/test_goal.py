@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claims import assert_prints
 from command import as_function
 from endpoint import Endpoint, endpoint, says
 from workplace import ROOT
@@ -102,6 +103,7 @@ def test_a_decided_task_gets_no_more_rollouts(
         assert collect(tmp_path, there, *keys) == 0
         said = capsys.readouterr().out
         assert "160 done · 0 to verify only · 0 to collect · 80 decided" in said
+        assert_prints("docs/repeats.md", "Plan: 200 tasks", said)
         assert len(there.requests) == asked
 
         assert collect(tmp_path, there, "+num_repeats=8") == 0, "without a goal all are wanted"
