@@ -6,7 +6,7 @@ They know names that nobody else does, so a request to such a name can only have
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -38,14 +38,16 @@ async def proxying(
     talk = _talk_http if kind.startswith("http") else _talk_socks
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+        with suppress(asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
             await talk(found, reader, writer)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     found.port = server.sockets[0].getsockname()[1]
-    async with server:
+    try:
         yield found
+    finally:
+        server.close()  # what is open ends with the loop
 
 
 @contextmanager
@@ -53,23 +55,24 @@ def proxy_beside(
     kind: str = "http", user: str = "", tls: ssl.SSLContext | None = None
 ) -> Iterator[Proxying]:
     """The same in a thread, for a command that runs its own loop."""
-    ready, ended = Event(), asyncio.Event()
-    found: list[Proxying] = []
-    loop = asyncio.new_event_loop()
+    ready = Event()
+    found: list[tuple[Proxying, Callable[[], object]]] = []
 
     async def serve() -> None:
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
         async with proxying(kind, user, tls) as proxy:
-            found.append(proxy)
+            found.append((proxy, lambda: loop.call_soon_threadsafe(ended.set)))
             ready.set()
             await ended.wait()
 
-    thread = Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread = Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
     ready.wait()
+    proxy, end = found[0]
     try:
-        yield found[0]
+        yield proxy
     finally:
-        loop.call_soon_threadsafe(ended.set)
+        end()
         thread.join()
 
 
