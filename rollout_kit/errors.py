@@ -8,6 +8,7 @@ RolloutKitError
     ├── TaskError        422  this server cannot accept the row; terminal
     │   └── Dropped           a person has dropped the rollout while it was in flight
     ├── ModelError       502  the model's endpoint refused or failed
+    ├── BatchPending     425  the answer comes with a batch; the rollout is put aside until then
     ├── ToolError        400  a tool failed; the agent turns the error into text for the model
     ├── VerifyError      500  the verifier raised or returned no usable reward
     ├── SessionLost      410  the session no longer exists; a new attempt is needed
@@ -193,6 +194,21 @@ class ModelError(RolloutError):
     default_status = 502
 
 
+class BatchPending(RolloutError):
+    """A model's answer comes with a batch. `body` names the batch and the request, `server` is the
+    model server that has it. The rollout is put aside, and asks again once the batch has ended."""
+
+    default_status = 425
+
+    @property
+    def batch(self) -> str:
+        return self.body.partition(" ")[0]
+
+    @property
+    def request(self) -> str:
+        return self.body.partition(" ")[2]
+
+
 class ToolError(RolloutError):
     """A tool call failed; the policy reads the message.
 
@@ -256,6 +272,7 @@ BY_NAME = {
         TaskError,
         Dropped,
         ModelError,
+        BatchPending,
         ToolError,
         VerifyError,
         SessionLost,

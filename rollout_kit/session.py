@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from .time_limit import Extendable
@@ -39,6 +39,10 @@ TURNS_HEADER = "x-rollout-turns"
 """Name of the HTTP header of a request for a rollout whose turns are stored: the number of bytes of
 the stored turns, a JSON list in front of the body."""
 
+TICKET_HEADER = "x-rollout-ticket"
+"""Name of the HTTP header with the ticket of a session, if model servers may gather its requests
+into batches."""
+
 LOST_TIMES: tuple[str, ...] = ("rate_limit_s", "retry_s")
 """Statistics that add up over the calls of a session: time that model servers spent waiting because
 of rate limits, and time of failed tries. Any other statistic replaces its earlier value."""
@@ -52,6 +56,10 @@ REPAIRED = "repaired"
 
 TURNS = "turns"
 """Statistic: the turns of the rollout, as `trajectory.pack_turns` makes them."""
+
+WAITS = "waits"
+"""Event among the turns that an agent reports: whether the rollout waits for a batch from now on,
+with its session open."""
 
 LOST_CODE = -32041
 """JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
@@ -112,6 +120,24 @@ class TurnLog:
     report: Callable[[dict[str, Any]], Awaitable[None] | None]
 
 
+class BatchTicket(NamedTuple):
+    """Lets model servers gather the requests of a rollout into batches. `id` is the same in each
+    attempt that continues the rollout, also after a restart."""
+
+    id: str
+    waits: bool = False
+    """Whether a call waits for its answer. If not, it ends with BatchPending until there is one."""
+
+    def to_header(self) -> str:
+        """The value of the `TICKET_HEADER` header."""
+        return f"{self.id} waits" if self.waits else self.id
+
+    @classmethod
+    def from_header(cls, text: str) -> "BatchTicket":
+        id, _, waits = text.partition(" ")
+        return cls(id, waits == "waits")
+
+
 _drawn: list[str] = []
 os.register_at_fork(after_in_child=_drawn.clear)
 
@@ -145,6 +171,8 @@ class Session:
     limits: list[Extendable] = field(default_factory=list)
     """Time limits of all who wait for a call of this session. A model server extends them while
     its weights change."""
+    ticket: BatchTicket | None = None
+    """Set where requests may wait for batches."""
 
     @classmethod
     def of(

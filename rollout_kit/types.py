@@ -200,6 +200,21 @@ class Attempt(NamedTuple):
     """Turns of this rollout that an interrupted run has stored."""
     arm: JsonObject | None = None
     """What its line records of the arm: id, tags, seed and params."""
+    redraws: int = 0
+    """How often the model's answers so far were given up, so that it answers anew."""
+    asked: str = ""
+    """Name of the request for which it was put aside last."""
+    times_aside: int = 0
+    """For how many requests it was put aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """An attempt that goes on once a batch of a model server has ended."""
+
+    attempt: Attempt
+    server: str
+    batch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,3 +452,6 @@ class Failure:
 
 
 Outcome = Rollout | Unverified | Failure
+
+Result = Outcome | PutAside
+"""What an attempt comes to."""

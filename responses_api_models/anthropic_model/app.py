@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from rollout_kit.serving.batches.anthropic_batches import AnthropicBatches
+from rollout_kit.serving.batches.batch_keys import BatchKeys
+from rollout_kit.serving.batches.provider import Provider
 from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.endpoints.patience import Waited
 from rollout_kit.serving.endpoints.rate_limit import HEADER_PREFIX
@@ -34,7 +37,7 @@ REQUESTS = "anthropic-ratelimit-requests-"
 from a cache, so they would make a pace that is too slow."""
 
 
-class AnthropicModelConfig(EndpointConfig):
+class AnthropicModelConfig(BatchKeys, EndpointConfig):
     # pydantic before 2.10 reserves every name that begins with model_
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -150,6 +153,9 @@ class AnthropicModel(HostedModel):
 
     def url(self, model: str) -> str:
         return self._url
+
+    def connect_batches(self) -> Provider:
+        return AnthropicBatches(self._url.partition("?")[0].removesuffix(PATH), self.headers)
 
     async def headers(self) -> Mapping[str, str]:
         return self._headers

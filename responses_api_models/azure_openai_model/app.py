@@ -7,6 +7,8 @@ from urllib.parse import quote
 from pydantic import Field, model_validator
 
 from rollout_kit.errors import ConfigError, ModelError
+from rollout_kit.serving.batches.openai_batches import OpenAIBatches
+from rollout_kit.serving.batches.provider import Provider
 from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
@@ -90,6 +92,13 @@ class AzureOpenAIModel(HostedModel):
             return f"{self._root}/v1{self._path}{self._query}"
         of_deployment = f"/deployments/{quote(model, safe='')}" if self._is_chat else ""
         return f"{self._root}{of_deployment}{self._path}{self._query}"
+
+    def connect_batches(self) -> Provider:
+        is_v1, version = self.config.api_version in V1, self.config.api_version
+        base, query = f"{self._root}/v1" if is_v1 else self._root, {}
+        if version:
+            query["api-version"] = version
+        return OpenAIBatches(base, f"/v1{self._path}", self.headers, query=query, name="Azure")
 
     async def headers(self) -> Mapping[str, str]:
         if self._tokens is None:

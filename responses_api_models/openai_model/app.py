@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from pydantic import Field
 
+from rollout_kit.serving.batches.openai_batches import OpenAIBatches
+from rollout_kit.serving.batches.provider import Provider
 from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
 from rollout_kit.serving.hosted_model import PATHS, HostedModel, HostedModelConfig
 from rollout_kit.serving.service import OPERATIONAL
@@ -52,6 +55,11 @@ class OpenAIModel(HostedModel):
 
     def url(self, model: str) -> str:
         return self._url
+
+    def connect_batches(self) -> Provider:
+        base, _, query = self.config.openai_base_url.partition("?")
+        path = f"/v1{PATHS[self.config.upstream_api]}"
+        return OpenAIBatches(base, path, self.headers, query=dict(parse_qsl(query)))
 
     async def headers(self) -> Mapping[str, str]:
         return self._headers

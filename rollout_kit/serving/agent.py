@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from ..errors import THROTTLED, PeerError, RolloutError, TaskError
+from ..errors import THROTTLED, BatchPending, PeerError, RolloutError, TaskError
 from ..items import track
 from ..responses import function_calls, sum_usage, without_provider_data
-from ..session import LOST_TIMES, TURNS, Session, current_session, entered
+from ..session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, current_session, entered
 from ..time_limit import running_loop, within
 from ..trajectory import ModelCall, pack_turns, versions_of
 from ..types import JsonObject
@@ -72,6 +72,8 @@ class open_session(entered):
         self.session = session or Session.of(
             outside and outside.rollout, outside and outside.spent, "", outside and outside.limits
         )
+        if outside is not None and session is None:
+            self.session.ticket = outside.ticket
         super().__init__(self.session)
         self._peers, self._resources, self._closes = peers, resources, closes
 
@@ -248,6 +250,7 @@ class Turns:
             self._usages.append(known[0].get("usage"))
             self._calls.append(_call_of(known[0]))
             self._starts.append(start)
+            self._keep_session()
             return known.pop(0)
         if self._unstored:
             await self._store()
@@ -276,9 +279,7 @@ class Turns:
             return
         while self._unstored:
             asked, turn = self._unstored.pop(0)
-            reported = self._log.report({"request": self._digests.of(asked), **turn})
-            if reported is not None:
-                await reported
+            await self._report({"request": self._digests.of(asked), **turn})
 
     async def _ask_model(self, request: SplitRequest | bytes) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
@@ -297,6 +298,7 @@ class Turns:
             for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):
                 self._lost_s[name] = self._lost_s.get(name, 0.0) + after - before
                 seconds -= after - before
+        self._keep_session()
         self._usages.append(response.get("usage"))
         self._calls.append(
             _call_of(
@@ -319,6 +321,38 @@ class Turns:
         self._lost_before = sum(self._session.lost_s)
 
     async def _ask_once(self, request: SplitRequest | bytes) -> JsonObject:
+        ticket = self._session.ticket
+        if ticket is not None and self._calls:
+            return await self._ask_in_place(request, ticket)
+        return await self._ask_server(request)
+
+    def _keep_session(self) -> None:
+        """From now on nothing of this session may be put aside, as its tools are called."""
+        if (ticket := self._session.ticket) is not None:
+            self._session.ticket = ticket._replace(waits=True)
+
+    async def _ask_in_place(self, request: SplitRequest | bytes, ticket: BatchTicket) -> JsonObject:
+        """Ask for a later turn, which may wait for a batch. The session goes on meanwhile: its
+        tools have been called."""
+        self._session.ticket = ticket._replace(waits=False)
+        try:
+            return await self._ask_server(request)
+        except BatchPending:
+            self._keep_session()
+            await self._report({WAITS: True})
+            try:
+                return await self._ask_server(request)
+            finally:
+                await self._report({WAITS: False})
+        finally:
+            self._keep_session()
+
+    async def _report(self, event: JsonObject) -> None:
+        reported = self._log.report(event) if self._log else None
+        if reported is not None:
+            await reported
+
+    async def _ask_server(self, request: SplitRequest | bytes) -> JsonObject:
         response = await self._peers.call(self._model, "/v1/responses", request, dict)
         if not isinstance(response.get("output"), list):
             raise PeerError("answered without an 'output' list", server=self._model, retryable=True)

@@ -6,8 +6,8 @@ endpoint's own status and message. An infrastructure failure is never returned a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 
 from ..errors import (
     THROTTLED,
+    ConfigError,
     ModelError,
     PeerError,
     PeerLost,
@@ -27,6 +28,10 @@ from ..responses import total_tokens
 from ..session import current_session, note_repair
 from ..time_limit import running_loop
 from ..types import JsonObject
+from .batches.batch_keys import BatchKeys
+from .batches.desk import BatchDesk, BatchResult
+from .batches.provider import Provider
+from .batches.run_batch import RunBatch
 from .endpoints.assembly import ASSEMBLIES, Assembly
 from .endpoints.chat import RAW
 from .endpoints.continuing import (
@@ -42,6 +47,7 @@ from .endpoints.keys import EndpointConfig as EndpointConfig
 from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import Throttling, Waited, lose_to_outage
+from .endpoints.prices import BATCH, Tariff
 from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from .endpoints.raw import PATH as COMPLETION_PATH
@@ -57,7 +63,7 @@ from .endpoints.refusals import (
     take_reply,
 )
 from .endpoints.replies import UnknownFinishes, from_chat
-from .endpoints.requests import RequestForm, read_row
+from .endpoints.requests import Received, Request, RequestForm, read_row
 from .model import RESPONSES, Model
 from .transport.connection import Headers
 from .transport.conversation import PLACE, Piece, RequestReader, SplitRequest
@@ -65,6 +71,8 @@ from .transport.http import HttpClient, Reply
 from .transport.loop import step
 from .transport.retry import MODEL_REQUEST, retry
 from .transport.wire import Route
+
+__all__ = ["PATHS", "EndpointConfig", "HostedModel", "HostedModelConfig", "Received", "Request"]
 
 PATHS = {
     "responses": "/responses",
@@ -84,51 +92,6 @@ LONG = 64 << 10
 
 DELIVERY_PARAMS = ("stream", "stream_options")
 """Params about the delivery of an answer: the server decides them, not the row."""
-
-
-@dataclass(slots=True)
-class Request:
-    """One request: the row's params, and the bytes that are sent, or pieces of them."""
-
-    params: Mapping[str, Any]
-    model: str
-    origin: str
-    """What names the endpoint for `provider_data`."""
-    raw: bytes | list[Piece]
-    is_completion: bool
-    """Whether the model continues one text; such answers are never streamed."""
-
-    @property
-    def row(self) -> Hashable:
-        """The row that it serves, or the request itself."""
-        session = current_session()
-        if session and session.rollout:
-            return session.rollout[0]
-        return self.raw if isinstance(self.raw, bytes) else b"".join(self.raw)
-
-    def place(self, url: str) -> str:
-        """What errors call the endpoint that was asked at this URL."""
-        return url
-
-
-@dataclass(slots=True)
-class Received:
-    """What came back for a request."""
-
-    url: str
-    headers: Mapping[str, str]
-    """Those of the request."""
-    sent_at: float
-    """Time of the loop."""
-    reply: Reply
-    payload: Any
-    is_streamed: bool
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether the endpoint meant to answer."""
-        payload = self.payload
-        return self.reply.status == 200 and not (isinstance(payload, dict) and payload.get("error"))
 
 
 class HostedModel(Model):
@@ -159,10 +122,17 @@ class HostedModel(Model):
         self.form = self.request_form()
         self._is_chat = self.form.api == "chat_completions"
         self._is_streaming = bool(self.form.delivery.get("stream"))
+        if isinstance(config, BatchKeys) and config.batch:
+            terms = config.batch_terms(name)
+            self.desk = BatchDesk(name, terms, self._connect_batches)
 
     def url(self, model: str) -> str:
         """The URL for requests to this model."""
         raise NotImplementedError
+
+    def _look_up(self, model: str) -> Tariff | None:
+        tariff = super()._look_up(model)
+        return tariff if self.desk is None else self.desk.price(tariff)
 
     async def headers(self) -> Mapping[str, str]:
         """The headers with the credentials."""
@@ -171,6 +141,17 @@ class HostedModel(Model):
     async def renew_headers(self, headers: Mapping[str, str]) -> bool:
         """Replace credentials that the endpoint refused; return whether there are others."""
         return False
+
+    def _connect_batches(self) -> Provider:
+        if (folder := self.config.batch_files) is None:
+            return self.connect_batches()
+        if self.form.api not in ("responses", "chat_completions"):
+            raise ConfigError(f"{self.name}: batch_files: vLLM's run-batch has no {self.form.api}")
+        return RunBatch(folder, f"/v1{PATHS[self.form.api]}", self.model_name())
+
+    def connect_batches(self) -> Provider:
+        """How the provider is asked for batches; ConfigError if that is not possible."""
+        raise ConfigError(f"{self.name}: no batches are known for this server: leave out batch")
 
     def request_form(self) -> RequestForm:
         """How requests are written; called once."""
@@ -192,10 +173,14 @@ class HostedModel(Model):
         )
 
     async def start(self) -> None:
+        if self.desk is not None:
+            self.desk.connect()
         network = self.config.network()
         self._http = HttpClient(max_reply_mb=self.config.max_reply_mb, network=network)
 
     async def stop(self) -> None:
+        if self.desk is not None:
+            await self.desk.stop()
         if self._http:
             await self._http.close()
 
@@ -206,6 +191,7 @@ class HostedModel(Model):
             "throttled": self._queue.is_throttled(),
             "num_429": self._num_429,
             **self._queue.allowances.paces(),
+            **(self.desk.figures() if self.desk else {}),
             **({"endpoints_down": 1} if self._outage.is_on else {}),
         }
 
@@ -234,10 +220,29 @@ class HostedModel(Model):
         session = current_session()
         if session and params.get("conversation") is not None:
             raise TaskError(NO_CONVERSATION, status=400)
+        if self.desk and session and session.ticket:
+            asked, response = self.request(params), None
+            if not asked.is_completion:
+                read = partial(self._read_result, asked)
+                response = await self.desk.ask(session, asked.model, asked.joined, read)
+            return response or await self.in_slot(lambda: self.send(asked))
         if self._continues and session and may_continue(params):
             kept = session.conversations.setdefault(f"{self.name} stored", StoredConversation())
             return await self.in_slot(lambda: self._continue(params, kept))
         return await self.in_slot(lambda: self.send(self.request(params)))
+
+    def _read_result(self, asked: Request, found: BatchResult) -> JsonObject:
+        """The response that a batch has given, at its price."""
+        reply = Reply(found.status, Headers([]), b"")
+        received = Received(self.url(asked.model), {}, 0.0, reply, found.payload, False)
+        if received.is_answer:
+            response = self._read_answer(asked, received)
+            self._finishes.look(response)
+            return {**response, "service_tier": BATCH}
+        if reason := incomplete_by_refusal(found.status, found.payload):
+            return incomplete_response(reason, asked.params, asked.model)
+        place = asked.place(received.url)
+        raise read_refusal(found.payload, received.url, reply, asked.model, f"{place}, by batch,")
 
     async def _continue(self, params: JsonObject, kept: StoredConversation) -> JsonObject:
         """Send what the endpoint has not stored yet, or all if it has stored nothing."""

@@ -30,6 +30,7 @@ from .transport.wire import EventStream
 from .weights import digest_of
 
 if TYPE_CHECKING:
+    from .batches.desk import BatchDesk
     from .transport.peers import Peers
 
 VERSION_HEADER = "x-policy-version"
@@ -58,6 +59,15 @@ class ScoreRequest(BaseModel):
     token_ids: list[int] = Field(min_length=1)
     temperature: float = Field(default=1.0, ge=0)
     version: int | None = None
+
+
+class BatchesRequest(BaseModel):
+    """Which batches a caller waits for, and whether they are to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] = []
+    cancel: bool = False
 
 
 class WeightFollower(Protocol):
@@ -135,6 +145,9 @@ class Model(Service):
     """Settings that say where the weights are; their digest, or their source, replaces them."""
 
     follower: WeightFollower | None = None
+
+    desk: "BatchDesk | None" = None
+    """Gathers requests into batches, if the server does that."""
 
     def __init__(self, config: Any = None, peers: "Peers | None" = None, name: str = "") -> None:
         super().__init__(config, peers, name)
@@ -291,6 +304,15 @@ class Model(Service):
             version = (_versions(reply) or reply).get(VERSION_LAST, version)
         return {} if version is None else {VERSION_HEADER: str(version)}
 
+    @post("/batches")
+    async def batches(self, asked: BatchesRequest) -> JsonObject:
+        """`settled`: those of the batches `ids` that nothing waits for any longer. With `cancel`,
+        the provider is asked to end all."""
+        if self.desk is None:
+            return {"settled": asked.ids, "cancelled": 0}
+        number = await self.desk.cancel() if asked.cancel else 0
+        return {"settled": self.desk.find_settled(asked.ids), "cancelled": number}
+
     @post("/score_tokens")
     async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
         """`log_probs`: of each token after the first, given those before it."""
@@ -384,7 +406,9 @@ class Model(Service):
         """The description; `prices` is the tariff, if it is known."""
         tariff = self._tariff(self.model_name())
         prices = {"prices": tariff.to_json()} if tariff else {}
-        known = {"model": self.model_name(), "hosts": self.hosts()}
+        known: JsonObject = {"model": self.model_name(), "hosts": self.hosts()}
+        if self.desk is not None:
+            known["batch"] = self.desk.describe()
         return {**super().describe(), **known, **prices}
 
     async def _answer_client(self, path: str, raw: bytes) -> Any:

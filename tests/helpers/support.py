@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from rollout_kit.api.testing import Over, ScriptedModel, making, mount
-from rollout_kit.collecting.schedule import Schedule, Slot, Work
+from rollout_kit.collecting.schedule import Schedule, Work
+from rollout_kit.collecting.slot import Slot
 from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.commands.reverify import reverify_through
@@ -246,7 +247,8 @@ class Bench:
         servers |= self.others
         self.out = io.StringIO()
         async with mount(servers, self.collects_over, self.cassette) as peers:
-            reached = Servers(peers, agents, keys.pop("default_params", {}), {})
+            given, models = keys.pop("default_params", {}), keys.pop("models", [])
+            reached = Servers(peers, agents, given, {}, models=models)
             as_json = keys.get("json", False)
             progress = Progress(as_json=as_json, out=self.out, err=io.StringIO())
             config = config_of(self.folder, **keys)

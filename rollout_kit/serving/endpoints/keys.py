@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from ...types import JsonObject
+from ..batches.batch_keys import BatchKeys
 from ..model import ModelConfig
 from ..service import OPERATIONAL
 from ..transport.http import MAX_REPLY_MB
@@ -41,7 +42,7 @@ class EndpointConfig(NetworkConfig, ModelConfig):
     )
 
 
-class HostedModelConfig(EndpointConfig):
+class HostedModelConfig(BatchKeys, EndpointConfig):
     """Keys of every server that asks a hosted endpoint."""
 
     # pydantic before 2.10 reserves every name that begins with model_

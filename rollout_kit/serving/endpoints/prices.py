@@ -21,11 +21,11 @@ from ...types import JsonObject
 MILLION = 1e6
 """Number of tokens that quoted prices refer to."""
 
-STANDARD = "standard"
+STANDARD, BATCH = "standard", "batch"
 
 TIERS: dict[str, dict[str, str]] = {
     STANDARD: {},
-    "batch": {"processing": "batch"},
+    BATCH: {"processing": "batch"},
     "flex": {"service_tier": "flex"},
     "priority": {"service_tier": "priority"},
     "fast": {"service_tier": "fast", "speed": "fast"},
@@ -143,6 +143,11 @@ class Tariff:
             length = (usage.get("input_tokens") or 0) / max(requests, 1)
             rates = next((each for each in reversed(steps) if length > each.above), rates)
         return rates.cost(usage)
+
+    def with_tier(self, tier: str, factor: float) -> "Tariff":
+        """The same, with a factor on the standard prices for a tier that has no prices yet."""
+        scaled = [each.times(factor) for each in self.tiers[STANDARD]]
+        return Tariff({tier: scaled, **self.tiers})
 
     @property
     def is_free(self) -> bool:

@@ -1,11 +1,17 @@
-"""How a row becomes the body of a request to one endpoint, in whichever API the endpoint speaks."""
+"""How a row becomes the body of a request to one endpoint, in whichever API the endpoint speaks.
 
-from collections.abc import Mapping
+Also the request itself, and what comes back for it.
+"""
+
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...errors import TaskError
+from ...session import current_session
 from ...types import JsonObject
+from ..transport.conversation import Piece
+from ..transport.http import Reply
 from .chat import RAW, MaxTokensField, ReasoningField, sound_calls, to_chat
 from .provider_data import untag
 from .raw import raw_text, to_completion
@@ -85,3 +91,53 @@ def extra_body(row: JsonObject) -> JsonObject:
             f"not {metadata['extra_body']!r:.80}"
         )
     return extra
+
+
+@dataclass(slots=True)
+class Request:
+    """One request: the row's params, and the bytes that are sent, or pieces of them."""
+
+    params: Mapping[str, Any]
+    model: str
+    origin: str
+    """What names the endpoint for `provider_data`."""
+    raw: bytes | list[Piece]
+    is_completion: bool
+    """Whether the model continues one text; such answers are never streamed."""
+
+    @property
+    def row(self) -> Hashable:
+        """The row that it serves, or the request itself."""
+        session = current_session()
+        if session and session.rollout:
+            return session.rollout[0]
+        return self.joined
+
+    @property
+    def joined(self) -> bytes:
+        """The bytes that are sent."""
+        return self.raw if isinstance(self.raw, bytes) else b"".join(self.raw)
+
+    def place(self, url: str) -> str:
+        """What errors call the endpoint that was asked at this URL."""
+        return url
+
+
+@dataclass(slots=True)
+class Received:
+    """What came back for a request."""
+
+    url: str
+    headers: Mapping[str, str]
+    """Those of the request."""
+    sent_at: float
+    """Time of the loop."""
+    reply: Reply
+    payload: Any
+    is_streamed: bool
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the endpoint meant to answer."""
+        payload = self.payload
+        return self.reply.status == 200 and not (isinstance(payload, dict) and payload.get("error"))

@@ -23,7 +23,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...errors import RolloutError
-from ...session import HEADER, SPENT_HEADER, STATS_HEADER, TURNS_HEADER, Session, TurnLog, entered
+from ...session import (
+    HEADER,
+    SPENT_HEADER,
+    STATS_HEADER,
+    TICKET_HEADER,
+    TURNS_HEADER,
+    BatchTicket,
+    Session,
+    TurnLog,
+    entered,
+)
 from ...types import JsonObject
 from .access import TRUSTED, Accepted, Access, guard
 from .caller import HEADER as DEADLINE_HEADER
@@ -252,7 +262,10 @@ def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
     cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
     known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
     if known:
-        return Session(known, cookies), False
+        session = Session(known, cookies)
+        if ticket := request.headers.get(TICKET_HEADER):
+            session.ticket = BatchTicket.from_header(ticket)
+        return session, False
     return (Session(cookies=cookies), True) if path == "/seed_session" else (None, False)
 
 

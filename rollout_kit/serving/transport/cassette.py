@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from ...errors import ConfigError, RolloutError, from_wire
+from ...errors import BatchPending, ConfigError, RolloutError, from_wire
 from ...reading import MAX_STORED, check_kind, iterate_lines
 from ...session import Session, current_session
 from ...types import JsonObject
@@ -90,6 +90,9 @@ class Cassette:
             raise RolloutError(self._lack(path), server=server, retryable=False)
         try:
             reply = await live(path, raw)
+        except BatchPending:  # the answer is still to come
+            call.uncount()
+            raise
         except BaseException as error:
             if isinstance(error, RolloutError) and not error.retryable:
                 self._write(call.line(error.to_wire()))

@@ -27,6 +27,7 @@ from ...session import (
     HEADER,
     SPENT_HEADER,
     STATS_HEADER,
+    TICKET_HEADER,
     TURNS_HEADER,
     Session,
     TurnLog,
@@ -363,6 +364,8 @@ def _headers(session: Session | None) -> dict[str, str]:
     if session is None:
         return {}
     headers = {HEADER: session.id}
+    if session.ticket is not None:
+        headers[TICKET_HEADER] = session.ticket.to_header()
     if session.cookies:
         headers["cookie"] = "; ".join(f"{name}={value}" for name, value in session.cookies.items())
     return headers
