@@ -38,6 +38,7 @@ class ServersKeys(TypedDict, total=False):
     ray_address: str | None
     record: str | Path | None
     replay: str | Path | None
+    batch: bool
     unsafe_code: bool
 
 

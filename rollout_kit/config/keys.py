@@ -183,6 +183,11 @@ class ServersConfig(CheckoutConfig):
         description="Folder of recorded calls to replay, without calling models. With record too,"
         " calls that are missing are sent and recorded.",
     )
+    batch: bool = Field(
+        False,
+        description="Have the hosted models answer in batches, at the lower price of batches, as"
+        " the key batch of a model server does. Rollouts wait for hours.",
+    )
     unsafe_code: bool = Field(
         False,
         description="Run model-written code even where the sandbox cannot isolate it, with all"

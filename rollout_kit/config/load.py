@@ -22,6 +22,7 @@ from ..serving.nemo_gym.checkout import Gym
 from ..serving.transport.network import proxy_urls
 from ..types import JsonObject
 from . import (
+    batching_models,
     classify,
     environments,
     fields,
@@ -37,7 +38,7 @@ from .commands import known_keys
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
 from .instances import BLOCK_TYPES, Block, Instance
-from .keys import Command, HttpClientConfig
+from .keys import Command, HttpClientConfig, RunConfig
 from .overrides import Override
 from .replaced import Replaced, Targets, is_target, name_source
 from .sources import COMMAND_LINE, ENV_FILE, Merged
@@ -163,6 +164,10 @@ def _check(
         raise ConfigError("\n".join(problems))
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
+    if getattr(validated, "batch", False):
+        found = batching_models.with_batches(found, cwd)
+        warnings += batching_models.explain_none(found, is_error=command is not RunConfig)
+    batching_models.check_batches(found)
     return Config(
         command=with_dataset(validated, resolved.values),
         instances={

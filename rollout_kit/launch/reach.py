@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..config import fields
+from ..config.batching_models import place_batches
 from ..config.inputs import how_to_get
 from ..config.instances import AGENTS, MODELS
 from ..config.keys import HttpClientConfig, ReachConfig, RunConfig
@@ -20,6 +22,7 @@ from ..serving.transport.cassette import Tapes
 from ..serving.transport.http import HttpClient
 from ..serving.transport.loop import beside
 from ..serving.transport.peers import Peers, over_http
+from ..store.files import OutputPaths
 from ..types import JsonObject, Say
 from .fleet import Upkeep
 from .head_client import HeadClient
@@ -33,6 +36,7 @@ SPARE_CONNECTIONS = 1100
 OF_SERVERS = (
     "record",
     "replay",
+    "batch",
     "unsafe_code",
     "max_restarts",
     "ready_timeout_s",
@@ -126,6 +130,7 @@ async def _own_servers(
     nodes: Nodes | None,
 ) -> AsyncIterator[Servers]:
     command, agents = config.command, [each.name for each in config.of_type(AGENTS)]
+    config = _with_folders(config)
     async with placed(
         config,
         default="local",
@@ -190,6 +195,14 @@ async def _servers_of_ng_run(config: Config[ReachConfig], say: Say) -> AsyncIter
             yield Servers(peers, agents, defaults, values, [gone], plan=plan, models=models)
     finally:
         await client.close()
+
+
+def _with_folders(config: Config[ReachConfig]) -> Config[ReachConfig]:
+    """The configuration; models keep their batches beside the output."""
+    if not (output := getattr(config.command, "output_jsonl_fpath", None)):
+        return config
+    folder = OutputPaths.of(Path(output).expanduser()).batches
+    return replace(config, instances=place_batches(config.instances, folder))
 
 
 def _check_keys_of_servers(config: Config[ReachConfig]) -> None:

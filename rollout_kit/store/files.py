@@ -32,6 +32,7 @@ KEPT = (
     "runs.ndjson",
     "torn.bin",
     "shards",
+    "batches",
 )
 """Names in the folder of an output."""
 
@@ -160,6 +161,11 @@ class OutputPaths:
     def shards(self) -> Path:
         """A folder."""
         return self.sidecar("shards")
+
+    @property
+    def batches(self) -> Path:
+        """A folder, with one of each model server that gathers requests into batches."""
+        return self.sidecar("batches")
 
     @property
     def index(self) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -93,6 +94,15 @@ class Manifest:
             known = Manifest.load(collected).content
             for name, empty in (("settings", {}), ("inputs", [])):
                 self.content.setdefault(name, known.get(name, empty))
+
+    @property
+    def batch_key(self) -> str:
+        """What names this output to the servers that gather its requests into batches. It is drawn
+        once, so that a continued run finds the batches of the earlier ones."""
+        known = self.content.get("batch_key")
+        if not isinstance(known, str) or not known:
+            known = self.content["batch_key"] = token_hex(8)
+        return known
 
     def know(self, fingerprint: str, settings: JsonObject) -> None:
         self.content.setdefault("settings", {})[fingerprint] = settings
