@@ -36,7 +36,8 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S
-from rollout_kit.collecting.schedule import Attempts, Schedule, Slot
+from rollout_kit.collecting.schedule import Attempts, Schedule
+from rollout_kit.collecting.slot import Slot
 from rollout_kit.errors import PeerLost
 from rollout_kit.serving.transport.loop import GC_THRESHOLDS
 from rollout_kit.store.lines import info_of

@@ -32,6 +32,7 @@ class AgentPlan:
     needs_session: bool = True
     """Whether the resources server keeps something between `/seed_session` and the verdict."""
     opaque: bool = False
+    reports_turns: bool = False
     saves_turns: bool = False
     verifies: bool = True
     """Whether rollouts have verdicts of their own; a server may score groups only."""
@@ -104,7 +105,8 @@ async def know_agent(
         raise ConfigError(
             f"{resources}: {lack}; nothing was sent. Define it, or add +skip_verification=true"
         )
-    plan = replace(plan, saves_turns=_saves_turns(name, plan, about, command.save_turns))
+    plan = replace(plan, reports_turns=about.get("reports_turns") is True and not plan.opaque)
+    plan = replace(plan, saves_turns=_saves_turns(name, plan, command.save_turns))
     by_arm = {arm.id: {**settings, "arm": arm.settings} for arm in arms} or {"": settings}
     return KnownAgent(plan, by_arm, Tariff.from_json(model.get("prices")), verifier)
 
@@ -128,9 +130,9 @@ def _identify(model: JsonObject) -> JsonObject:
     return settings if is_known else {"name": model.get("model"), **settings}
 
 
-def _saves_turns(name: str, plan: AgentPlan, about: JsonObject, asked: bool | str) -> bool:
+def _saves_turns(name: str, plan: AgentPlan, asked: bool | str) -> bool:
     """Whether the turns of an agent are stored; ConfigError if they are asked for in vain."""
-    can = about.get("reports_turns") is True and not plan.opaque
+    can = plan.reports_turns
     if asked is True and not can:
         raise ConfigError(
             f"save_turns: the agent '{name}' does not report its turns, as it overrides `run` or is"

@@ -14,7 +14,7 @@ from ..serving.transport.loop import cancel_all
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .pacing.bill import Bill
 from .rollout import Runner
-from .schedule import Slot
+from .slot import Slot
 
 AT_ONCE = 4
 """Second verdicts at the same time; few, because the run's own verdicts come first."""
@@ -130,7 +130,8 @@ class VerdictAudit:
 
     async def _compare(self, rollout: Rollout) -> None:
         line, key = rollout.line, rollout.key
-        apart = replace(self.runner, slow=set(), bill=Bill())
+        alone = replace(self.runner.limits, batch_key="")  # a batch would give the same verdict
+        apart = replace(self.runner, slow=set(), bill=Bill(), limits=alone)
         slot = Slot()
         task = Task(key.task_id, rollout.info.task_index, 0, key.agent, {})
         async with self.places:

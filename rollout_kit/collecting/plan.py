@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
@@ -42,6 +43,7 @@ from ..store.stored import StoredFile, drop_stale, survey
 from ..store.tasks import TaskReader
 from ..types import Key, Say
 from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
+from .batches.batching import Batching, describe_batching, find_batching
 from .changed import find_scopes, find_uncounted
 from .counts import RunSource
 from .goal import choose_source
@@ -163,9 +165,12 @@ class Collection(Generic[AnyConfig, AnySource]):
     """Limits what is in flight in place of `parallelism`."""
     budget: Budget | None = None
     """What the run may use, in place of the keys that say it."""
+    batching: Batching = field(default_factory=dict)
+    """The model servers that gather requests into batches."""
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
+        self.notes += describe_batching(self.batching)
         self.history = History(self.paths.runs if self.paths else None)
 
     def begin(self) -> None:
@@ -178,6 +183,8 @@ class Collection(Generic[AnyConfig, AnySource]):
             if entry := source.input_entry():
                 self.manifest.note_input(entry)
             self.manifest.write()
+        elif self.runner.limits.batch_key:
+            self.manifest.write()  # a later run must know its batches
         verifiers = {
             agent: {"fingerprint": plan.verifier, **plan.verifier_parts}
             for agent, plan in plans.items()
@@ -230,6 +237,7 @@ async def open_collection(
     check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
     make = choose_source(command, plans, make_source)
+    batching = await find_batching(servers, plans.values(), command.executor)
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
@@ -245,9 +253,7 @@ async def open_collection(
     except BaseException:
         journal.close(clean=False)
         raise
-    limits = _limits(
-        command, park_after_s=command.park_after_s, skip_verification=command.skip_verification
-    )
+    limits = _limits(command, manifest, batching, **_of_verdicts(command))
     make_runner = servers.make_runner or Runner
     return Collection(
         command=command,
@@ -265,6 +271,7 @@ async def open_collection(
         audit=(command.audit_fraction, AUDIT_SEED),
         limiter=parts.limiter,
         budget=parts.budget,
+        batching=batching,
     )
 
 
@@ -326,6 +333,7 @@ def open_reverification(
     verifiers: Verifiers,
     *,
     lines: CommandLines,
+    batching: Batching = MappingProxyType({}),
 ) -> Collection[ReverifyConfig, StoredSource]:
     """Open the output of a re-verification; ConfigError or OutputError if it must not begin.
 
@@ -352,10 +360,8 @@ def open_reverification(
         manifest.explain_from(stored.collected.manifest)
         names = {plan.verifier: str(plan.resources) for plan in plans.values()}
         manifest.begin(lines.again, mask(config.values, config.secrets), names)
-        manifest.content["stored"] = {
-            "path": stored.source,
-            "rollouts": len(stored.survey.rows),
-        }
+        about = {"path": stored.source, "rollouts": len(stored.survey.rows)}
+        manifest.content["stored"] = about
         source = StoredSource(
             stored,
             verifiers,
@@ -367,7 +373,8 @@ def open_reverification(
     except BaseException:
         journal.close(clean=False)
         raise
-    runner = Runner(verifiers.servers.peers, plans, _limits(command, parks=False))
+    limits = _limits(command, manifest, batching, parks=False)
+    runner = Runner(verifiers.servers.peers, plans, limits)
     notes += [*opening, *journal.notes]
     return Collection(
         command=command,
@@ -378,6 +385,7 @@ def open_reverification(
         lines=lines,
         parallelism=Parallelism.parse(command.num_samples_in_parallel),
         notes=notes,
+        batching=batching,
     )
 
 
@@ -418,8 +426,16 @@ def _open_manifest(journal: AnyJournal) -> Manifest:
     return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
 
 
-def _limits(command: RolloutsCommand, **more: Any) -> RolloutLimits:
+def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
+    skips = command.skip_verification
+    return {"park_after_s": command.park_after_s, "skip_verification": skips}
+
+
+def _limits(
+    command: RolloutsCommand, manifest: Manifest, batching: Batching, **more: Any
+) -> RolloutLimits:
     return RolloutLimits(
+        batch_key=manifest.batch_key if batching else "",
         max_attempts=command.max_attempts,
         rollout_timeout_s=command.rollout_timeout_s,
         verify_timeout_s=command.verify_timeout_s,

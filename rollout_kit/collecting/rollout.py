@@ -9,15 +9,17 @@ import logging
 from dataclasses import replace
 from time import perf_counter
 
-from ..errors import THROTTLED, PeerLost, PeerTimeout, RolloutError, SessionLost
+from ..errors import THROTTLED, BatchPending, PeerLost, PeerTimeout, RolloutError, SessionLost
 from ..serving.transport.retry import LOST_ATTEMPT, delay_s
 from ..store.kinds import mark_as
 from ..store.lines import describe_error, info_of
 from ..time_limit import HeldTime, running_loop, within
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from ..types import Attempt, Failure, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
+from .batches.batching import gives_up_answers, put_aside
 from .pacing.probe import WorkerLoad
-from .schedule import Slot
+from .schedule import Running
+from .slot import Slot
 from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
@@ -32,12 +34,13 @@ class Runner(Equipment):
 
     __slots__ = ()
 
-    def begin(self, attempt: Attempt, slot: Slot) -> "asyncio.Future[Outcome]":
+    def begin(self, attempt: Attempt, slot: Slot) -> Running:
         """Start an attempt."""
         return running_loop().create_task(self(attempt, slot))
 
-    async def __call__(self, attempt: Attempt, slot: Slot) -> Outcome:
-        """The outcome, after as many attempts as the limits allow."""
+    async def __call__(self, attempt: Attempt, slot: Slot) -> Result:
+        """The outcome, after as many attempts as the limits allow; or what goes on once a batch has
+        ended."""
         if attempt.is_copied and attempt.stored is not None:
             return Rollout(info_of(attempt.stored), mark_as("rollout", attempt.stored))
         try:
@@ -53,7 +56,7 @@ class Runner(Equipment):
         """How busy the workers are; None if there are none."""
         return None
 
-    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Outcome:
+    async def outcome_of(self, attempt: Attempt, slot: Slot) -> Result:
         """Try until a try ends it, or the limits are reached."""
         agent = self.agents[attempt.key.agent]
         began, limit_s = perf_counter(), self._limit_s(agent)
@@ -68,33 +71,32 @@ class Runner(Equipment):
         elif attempt.turns:
             self._resume(attempt, slot)
         while True:
-            if tried:
-                attempt = attempt._replace(number=len(tried) + 1)
             started, num_turns = perf_counter() if tried else began, len(slot.turns)
-            left_s = ends + held.seconds - started if tried else limit_s
-            answered: JsonObject | None = None
+            answered, num_calls = None, slot.ledger.spent.calls
             try:
-                with within(left_s, slot.limits):
+                with within(ends + held.seconds - started if tried else limit_s, slot.limits):
                     found = await Steps(self, attempt, agent, slot, started - began).outcome()
                 if not isinstance(found, Refused):
                     return found
                 error, answered = found.error, found.line
             except TimeoutError:
                 error = self._timeout(attempt, slot)
+            except BatchPending as pending:
+                return put_aside(attempt._replace(turns=tuple(slot.turns)), pending)
             except RolloutError as failed:
                 error = failed
             except Exception as bug:  # a bug fails this rollout and no other
-                message = f"{type(bug).__name__}: {bug}"
-                error = RolloutError(message, server=attempt.key.agent, retryable=False)
+                error = RolloutError(f"{type(bug).__name__}: {bug}", server=attempt.key.agent)
+                error.retryable = False
                 log.exception("an unexpected error in a rollout")
             tried.append(describe_error(error, perf_counter() - started))
-            if slot.turns and not self._may_resume(attempt, error, len(slot.turns) > num_turns):
-                slot.turns.clear()
-                slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
+            self._drop_turns(attempt, error, slot, len(slot.turns) > num_turns)
+            if slot.ledger.spent.calls > num_calls and gives_up_answers(agent, error, lost):
+                attempt = attempt._replace(redraws=attempt.redraws + 1)
             pause_s = delay_s(self.retry, len(tried), error.retry_after_s, self.random)
             lost += isinstance(error, SessionLost | PeerLost)
             throttled += error.status in THROTTLED
-            own = len(tried) - lost - throttled
+            own = attempt.number - lost - throttled
             is_last = (
                 own >= self.limits.max_attempts
                 or lost >= LOST_ATTEMPT.max_tries
@@ -106,9 +108,9 @@ class Runner(Equipment):
                 if slot.parked is not None and not error.terminal:
                     line = {**slot.parked.line, "failure": tried[-1]}
                     return replace(slot.parked, line=line, error=error)
-                cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
-                return replace(self.failure_of(attempt, error, tried, cost), answered=answered)
-            attempt = again
+                failure = self.failure_of(attempt, error, tried, slot.ledger.billed_usd)
+                return replace(failure, answered=answered)
+            attempt = again._replace(number=again.number + 1)
             if error.status in THROTTLED:
                 slot.ledger.limited_s += perf_counter() - started + pause_s
             slot.place.stage = "the pause before another attempt"
@@ -121,6 +123,11 @@ class Runner(Equipment):
         costs = [turn.get("cost_usd") for turn in attempt.turns]
         known = [cost for cost in costs if cost is not None]
         slot.ledger.earlier_usd = sum(known) if len(known) == len(costs) else None
+
+    def _drop_turns(self, attempt: Attempt, error: RolloutError, slot: Slot, has_new: bool) -> None:
+        if slot.turns and not self._may_resume(attempt, error, has_new):
+            slot.turns.clear()
+            slot.place.store_turn(StoredTurn(attempt.key, attempt.task.task_index))
 
     def _may_resume(self, attempt: Attempt, error: RolloutError, has_new: bool) -> bool:
         """Whether another attempt may continue from the turns of this one.

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -80,10 +81,14 @@ class Run:
         on_counted: Callable[[], object] = lambda: None,
     ) -> None:
         command, runner, source = collection.command, collection.runner, collection.source
+        if attempts is not None and runner.limits.batch_key:  # a canary is to be quick
+            runner = replace(runner, limits=replace(runner.limits, batch_key=""))
         self.collection = collection
         self.command, self.runner, self.source = command, runner, source
         self.num_given = None if attempts is None else len(attempts)
         self.ending = Ending.DONE
+        self.num_left_waiting = 0
+        """Rollouts that waited for batches when a person stopped the run."""
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
         self.parallel = ParallelLimit(collection.parallelism, collection.limiter)
@@ -195,7 +200,17 @@ class Run:
             self._cancel()
             return
         self.ending = Ending.INTERRUPTED
+        self.num_left_waiting = self.schedule.num_waiting
         self._drain("", "; once more ends them at once", in_time=True)
+
+    async def cancel_batches(self) -> int:
+        """Have the providers end the batches that are under way; returns their number. What they
+        have answered by then is kept for the next run."""
+        number, peers = 0, self.runner.peers
+        for server in self.collection.batching:
+            with suppress(RolloutError):
+                number += (await peers.call(server, "/batches", {"cancel": True}))["cancelled"]
+        return number
 
     async def warm_up(self) -> None:
         """Ask each model for a few tokens; errors are left to the run itself."""
@@ -262,6 +277,7 @@ class Run:
         yield self._tick()
         yield self._watch_servers()
         yield self.groups.watch()
+        yield self.schedule.aside.watch(self._ask_settled, self.schedule.refresh)
         yield self.parallel.watch(self._watch_models)
 
     async def _watch_models(self, limiter: Limiter) -> None:
@@ -279,6 +295,11 @@ class Run:
             refresh=schedule.refresh,
         )
         await watch.watch()
+
+    async def _ask_settled(self, server: str, batches: Sequence[str]) -> Sequence[str]:
+        """Those of the batches of a model server that have ended."""
+        reply = await self.runner.peers.call(server, "/batches", {"ids": batches})
+        return reply["settled"]
 
     def _size(self) -> Size | None:
         """The size of requests, from the first rollouts in flight."""

@@ -6,162 +6,22 @@ The work per completion does not grow with the number in flight.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from time import perf_counter, thread_time
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..serving.transport.loop import cancel_all, when_quiet
-from ..time_limit import Extendable, later
-from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
-from .pacing.bill import Ledger
+from ..types import Attempt, Outcome, PutAside, Result, StoredTurn, Unverified
+from .batches.aside import Aside
+from .slot import Place, Slot
 
-KEEP_AFTER_S = 0.05
-"""A verdict that takes longer has its response written to disk meanwhile. The following responses
-are written at once, until a verdict is quick again; so a quick verifier costs no second line."""
+Running = asyncio.Future[Result]
+"""An attempt in flight."""
 
-
-class Place:
-    """One attempt's place among those in flight."""
-
-    __slots__ = ("freed_at", "number", "stage")
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        """Attempts that started before."""
-        self.stage = "starting"
-        """What the attempt is waiting for."""
-        self.freed_at: float | None = None
-        """`perf_counter` time at which the place was given to other attempts."""
-
-    def hand_out(self, unverified: Unverified) -> None:
-        """Have a response written to disk now."""
-
-    def store_turn(self, turn: StoredTurn) -> None:
-        """Have a turn written to disk now."""
-
-    def free(self) -> None:
-        """Let another attempt start, unless too many verdicts are awaited already."""
-
-    async def regain(self) -> bool:
-        """Wait for a place again; False if nothing more may start."""
-        return True
-
-
-@dataclass(slots=True)
-class Slot:
-    """One attempt in flight."""
-
-    place: Place = field(default_factory=Place)
-    ledger: Ledger = field(default_factory=Ledger)
-    parked: Unverified | None = None
-    """The response that is on disk and waits for its verdict. While there is one the attempt is
-    about this response, unless `regain` allows another."""
-    turns: list[JsonObject] = field(default_factory=list)
-    """The turns that the next attempt can continue from."""
-    attempt: Attempt | None = None
-    """What is attempted."""
-    limits: list[Extendable] = field(default_factory=list)
-    """Those of the attempt that run now."""
-    stats: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Statistics of the latest session."""
-    is_stored: bool = False
-    """Whether it began with a response of an earlier run."""
-    in_flight: int = 1
-    """Attempts that held a place when it began, this one included."""
-    began: float = 0.0
-    """`perf_counter` time."""
-    worked_s: float | None = None
-    """Time that a worker has spent on it while it held its place; None without workers."""
-    withdraw: "Callable[[Slot], Outcome | None] | None" = None
-    """Called if the attempt is cancelled on its own, while the run goes on."""
-
-    @property
-    def freed_at(self) -> float | None:
-        return self.place.freed_at
-
-    @property
-    def limited_s(self) -> float:
-        return self.ledger.limited_s
-
-    def keep(self, unverified: Unverified) -> None:
-        """Have the first response of this slot written to disk."""
-        if self.parked is None:
-            self.parked = unverified
-            self.place.hand_out(unverified)
-
-    def park(self, unverified: Unverified) -> None:
-        """Keep the response and free the place; a response of an earlier run keeps its place."""
-        self.keep(unverified)
-        if self.parked is unverified:
-            self.place.free()
-
-    async def regain(self) -> bool:
-        """Wait for a place to collect the parked rollout again; False if nothing may start."""
-        if await self.place.regain():
-            self.parked = None
-            return True
-        return False
-
-
-Work = Callable[[Attempt, Slot], "asyncio.Future[Outcome]"]
+Work = Callable[[Attempt, Slot], Running]
 """Begins an attempt. To cancel the future is to stop the attempt."""
-
-
-class parked_when_slow:
-    """Context around the wait for one verdict. `slow` holds the agents whose last one was slow."""
-
-    __slots__ = (
-        "_agent",
-        "_made",
-        "_make",
-        "_park_after_s",
-        "_slot",
-        "_slow",
-        "_timer",
-        "_took_long",
-    )
-
-    def __init__(
-        self,
-        slot: Slot,
-        agent: str,
-        unverified: Callable[[], Unverified],
-        slow: set[str],
-        park_after_s: float,
-    ) -> None:
-        self._slot, self._agent = slot, agent
-        self._make = unverified
-        self._made: Unverified | None = None
-        self._slow, self._park_after_s = slow, park_after_s
-        self._took_long = False
-
-    def __enter__(self) -> None:
-        if self._agent in self._slow:
-            self._slot.keep(self._make_unverified())
-        soon_s = min(KEEP_AFTER_S, self._park_after_s)
-        self._timer = later(soon_s, self._takes_long)
-
-    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        self._timer.cancel()
-        if raised is None and not self._took_long:
-            self._slow.discard(self._agent)
-
-    def _takes_long(self) -> None:
-        self._took_long = True
-        self._slow.add(self._agent)
-        self._slot.keep(self._make_unverified())
-        left_s = max(0.0, self._park_after_s - KEEP_AFTER_S)
-        self._timer = later(left_s, self._park)
-
-    def _park(self) -> None:
-        self._slot.park(self._make_unverified())
-
-    def _make_unverified(self) -> Unverified:
-        """The response, made once and only if it is needed."""
-        self._made = self._made or self._make()
-        return self._made
 
 
 WAVE = 16
@@ -245,15 +105,19 @@ class Schedule:
         self._limit = limit
         self._max_parked = max_parked
         self._cpu_time = cpu_time
-        self._ended: list[asyncio.Future[Outcome]] = []
+        self._ended: list[Running] = []
         """Attempts that have ended, and are not kept yet."""
         self._ready: deque[_Ready] = deque()
         self._loop: asyncio.AbstractEventLoop
         self._waiter: asyncio.Future[None] | None = None
-        self.slots: dict[asyncio.Future[Outcome], Slot] = {}
+        self.slots: dict[Running, Slot] = {}
         """What is in flight, in the order of its start. To withdraw an attempt, set its `withdraw`
         and cancel its future."""
         self._freed: set[Place] = set()
+        self._waiting: set[Place] = set()
+        """Places of attempts that wait for a batch in their sessions."""
+        self.aside = Aside()
+        """Attempts that wait for a batch and hold nothing."""
         self._regaining: deque[tuple[Place, asyncio.Future[bool]]] = deque()
         self.begun = asyncio.Event()
         """Set once the first places are taken, or nothing is to be attempted."""
@@ -272,8 +136,13 @@ class Schedule:
 
     @property
     def in_flight(self) -> int:
-        """Attempts that hold a place; parked ones do not."""
-        return len(self.slots) - len(self._freed)
+        """Attempts that hold a place; parked ones, and those that wait for a batch, do not."""
+        return len(self.slots) - len(self._freed) - len(self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """Attempts that wait for a batch."""
+        return len(self._waiting) + self.aside.number
 
     @property
     def is_paused(self) -> bool:
@@ -292,7 +161,8 @@ class Schedule:
     def stages(self) -> Counter[str]:
         """What attempts in flight, and those that may not begin yet, wait for."""
         held = self._held if self._wake is not None and not self._wake.done() else ""
-        return Counter([slot.place.stage for slot in self.slots.values()] + [held] * bool(held))
+        found = Counter([slot.place.stage for slot in self.slots.values()] + [held] * bool(held))
+        return found + self.aside.stages()
 
     @property
     def is_quiet(self) -> bool:
@@ -320,6 +190,7 @@ class Schedule:
         self._exhausted = True
         self.holds.clear()
         self._again.clear()
+        self.aside.close()
         while self._regaining:
             _, given = self._regaining.popleft()
             if not given.done():
@@ -337,6 +208,11 @@ class Schedule:
             self._freed.add(place)
             place.freed_at = perf_counter()
             self._hand()
+
+    def wait(self, place: Place, *, is_waiting: bool) -> None:
+        place.has_waited = True
+        (self._waiting.add if is_waiting else self._waiting.discard)(place)
+        self._hand()
 
     def hand_out(self, unverified: Unverified) -> None:
         self._keep([unverified])
@@ -367,7 +243,9 @@ class Schedule:
                     yield self._outcomes()
                 elif pause is not None and pause.ready is None:
                     await asyncio.sleep(0)
-                elif pause is None and not (self.slots or self._again or self.is_paused):
+                elif pause is None and not (
+                    self.slots or self._again or self.is_paused or self.aside.number
+                ):
                     return
                 else:
                     self._waiter = self._loop.create_future()
@@ -376,6 +254,7 @@ class Schedule:
             if self._wake:
                 self._wake.cancel()
             await cancel_all(self.slots)
+            self.aside.close()
 
     def _hand(self, ready: "_Ready" = (None, None)) -> None:
         """Have `batches` look at this next."""
@@ -386,7 +265,9 @@ class Schedule:
                 waiter.set_result(None)
 
     def _keep(
-        self, outcomes: Sequence[Outcome], ended: Sequence["asyncio.Future[Outcome]"] = ()
+        self,
+        outcomes: Sequence[Outcome],
+        ended: Sequence[Running] = (),
     ) -> None:
         """Have the sink keep outcomes, those of attempts that have `ended` or those of none."""
         try:
@@ -396,7 +277,7 @@ class Schedule:
         for found, running in zip_longest(kept, ended):
             self._hand((running, found))
 
-    def _end(self, running: "asyncio.Future[Outcome]") -> None:
+    def _end(self, running: Running) -> None:
         """An attempt has ended. It is kept with all that end in this turn of the loop."""
         self._ended.append(running)
         if len(self._ended) == 1:
@@ -405,7 +286,7 @@ class Schedule:
     def _keep_ended(self) -> None:
         ended, self._ended = self._ended, []
         outcomes: list[Outcome] = []
-        kept: list[asyncio.Future[Outcome]] = []
+        kept: list[Running] = []
         for running in ended:
             slot, outcome = self.slots[running], None
             if running.cancelled():
@@ -413,8 +294,12 @@ class Schedule:
             elif (bug := running.exception()) is not None:
                 self._hand((running, bug))
                 continue
+            elif isinstance(found := running.result(), PutAside):
+                self._put_aside(found)
             else:
-                self._measure(slot, outcome := running.result())
+                outcome = found
+                if not slot.place.has_waited:
+                    self._measure(slot, outcome)
             if outcome is None:
                 self._hand((running, None))
             else:
@@ -422,12 +307,18 @@ class Schedule:
                 kept.append(running)
         self._keep(outcomes, kept)
 
+    def _put_aside(self, found: PutAside) -> None:
+        if not self._stopping:
+            self.aside.add(found)
+
     def _outcomes(self) -> Iterator[Outcome]:
         ready, slots, freed = self._ready, self.slots, self._freed
         while ready:
             running, found = ready.popleft()
             if running is not None:
-                freed.discard(slots.pop(running).place)
+                place = slots.pop(running).place
+                freed.discard(place)
+                self._waiting.discard(place)
             if isinstance(found, BaseException):
                 raise found
             if found is not None:
@@ -446,11 +337,12 @@ class Schedule:
                 self._freed.discard(place)
                 place.freed_at = None
                 given.set_result(True)
-        while in_flight < limit and (self._again or not self._exhausted):
+        aside = self.aside
+        while in_flight < limit and (self._again or aside.is_ready or not self._exhausted):
             if in_flight >= self._filled:
                 self._fill_on(limit)
                 break
-            found = self._again.popleft() if self._again else self._source.next()
+            found = self._again.popleft() if self._again else aside.next() or self._source.next()
             if isinstance(found, Attempt):
                 in_flight += 1
                 self._begin(found, in_flight)
@@ -526,6 +418,9 @@ class _Place(Place):
     async def regain(self) -> bool:
         return await self.schedule.regain(self)
 
+    def wait(self, *, is_waiting: bool) -> None:
+        self.schedule.wait(self, is_waiting=is_waiting)
 
-_Ready = tuple["asyncio.Future[Outcome] | None", Outcome | BaseException | None]
+
+_Ready = tuple[Running | None, Outcome | BaseException | None]
 """An attempt that has ended, and what came of it; (None, None) is a wake-up."""

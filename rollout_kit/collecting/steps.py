@@ -14,7 +14,7 @@ from time import perf_counter
 
 import orjson
 
-from ..errors import PeerTimeout, RolloutError, SessionLost, VerifyError
+from ..errors import BatchPending, PeerTimeout, RolloutError, SessionLost, VerifyError
 from ..responses import (
     function_calls,
     has_provider_data,
@@ -30,7 +30,7 @@ from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
 from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
-from ..session import VERIFIER, Session, TurnLog, current_session, entered
+from ..session import VERIFIER, WAITS, BatchTicket, Session, TurnLog, current_session, entered
 from ..store.kinds import mark_as
 from ..store.lines import (
     MadeRollout,
@@ -46,10 +46,11 @@ from ..store.lines import (
 )
 from ..time_limit import Due, within
 from ..trajectory import versions_of
-from ..types import Attempt, JsonObject, Outcome, Rollout, StoredTurn, Unverified
+from ..types import Attempt, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
+from .batches.batching import make_ticket, put_aside
 from .pacing.bill import Bill
-from .schedule import Slot, parked_when_slow
+from .slot import Slot, parked_when_slow
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class RolloutLimits:
     parks: bool = True
     """Whether a response without a verdict is parked; it is not if the input has it anyway."""
     output: str = ""
+    batch_key: str = ""
+    """What names the output to servers that gather requests into batches; empty: none may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,12 @@ class Steps:
     num_different: int = 0
     """Replayed tool calls with another answer than the stored one."""
 
-    def outcome(self) -> Awaitable[Outcome | Refused]:
+    def outcome(self) -> Awaitable[Result | Refused]:
         """Verify the stored response if there is one, else collect one."""
         stored = self.attempt.stored
         return self._collect() if stored is None else self._verify_stored(stored)
 
-    async def _collect(self) -> Outcome | Refused:
+    async def _collect(self) -> Result | Refused:
         task, agent = self.attempt.task, self.agent
         if agent.opaque or agent.resources is None:
             return await self._collect_opaque()
@@ -134,13 +137,12 @@ class Steps:
             await self._call(agent.resources, "/seed_session", task.row)
             return await self._respond(session)
 
-    async def _respond(self, session: Session) -> Outcome | Refused:
+    async def _respond(self, session: Session) -> Result | Refused:
         """The response of the agent, and its verdict."""
         row = self.attempt.task.row
         started_at, began = now_text(), perf_counter()
         params = row["responses_create_params"]
-        log = TurnLog(tuple(self.slot.turns), self._store_turn) if self.agent.saves_turns else None
-        response = await self._call(self._server, "/v1/responses", params, log)
+        response = await self._call(self._server, "/v1/responses", params, self._turn_log())
         duration_s = perf_counter() - began
         line = self._line(response, session.stats, started_at, duration_s)
         if self.shared.limits.skip_verification or not self.agent.verifies:
@@ -148,7 +150,7 @@ class Steps:
             return Rollout(info_of(line), mark_as("rollout", line))
         return await self._verify(row, line)
 
-    async def _collect_opaque(self) -> Outcome:
+    async def _collect_opaque(self) -> Result:
         """An agent with its own loop: its `/run` returns the verdict, or the reason for none."""
         task, agent = self.attempt.task, self._server
         started_at, began = now_text(), perf_counter()
@@ -168,7 +170,7 @@ class Steps:
         scores = {**scores_of(task.row, row), "reward": row["reward"]}
         return self._rollout(line, scores, None)
 
-    async def _verify_stored(self, stored: JsonObject) -> Outcome | Refused:
+    async def _verify_stored(self, stored: JsonObject) -> Result | Refused:
         """Verify a stored response in a fresh session, without the policy."""
         resources = self.agent.resources
         assert resources is not None
@@ -215,7 +217,15 @@ class Steps:
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
         session = Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
         self.slot.stats = session.stats
+        if self.shared.limits.batch_key:
+            part = str(self.attempt.redraws)
+            session.ticket = self._make_ticket(part, waits=self.agent.opaque)
         return session
+
+    def _make_ticket(self, part: str, *, waits: bool) -> BatchTicket | None:
+        key = self.attempt.key
+        names = self.shared.limits.batch_key, *key, self.agent.settings_of(key), part
+        return make_ticket(self.attempt, *names, waits=waits)
 
     def _call(
         self, server: str, path: str, body: JsonObject, turn_log: TurnLog | None = None
@@ -223,7 +233,21 @@ class Steps:
         self.slot.place.stage = f"{server} {path}"
         return self.shared.peers.call(server, path, body, dict, turn_log)
 
+    def _turn_log(self) -> TurnLog | None:
+        if self.agent.saves_turns:
+            return TurnLog(tuple(self.slot.turns), self._store_turn)
+        if self.agent.reports_turns and self.shared.limits.batch_key:
+            return TurnLog((), self._note_wait)
+        return None
+
+    def _note_wait(self, turn: JsonObject) -> None:
+        if WAITS in turn:
+            self.slot.place.wait(is_waiting=bool(turn[WAITS]))
+
     def _store_turn(self, turn: JsonObject) -> None:
+        if WAITS in turn:
+            self._note_wait(turn)
+            return
         turn = {**turn, "settings": self.agent.settings_of(self.attempt.key)}
         self.slot.turns.append(turn)
         self.slot.place.store_turn(StoredTurn(self.attempt.key, self.attempt.task.task_index, turn))
@@ -262,9 +286,11 @@ class Steps:
             known["cost_usd"] = cost
         return build_line(self.attempt.task, self.attempt.key, response, known)
 
-    async def _verify(self, row: JsonObject, line: JsonObject) -> Outcome | Refused:
+    async def _verify(self, row: JsonObject, line: JsonObject) -> Result | Refused:
         """Wait for the verdict within the limits of the run."""
         limits, resources = self.shared.limits, self.agent.resources or ""
+        if limits.batch_key and (session := current_session()) is not None:
+            session.ticket = self._make_ticket("verdict", waits=self.agent.reverify == "never")
         self.slot.place.stage = f"{resources} /verify"
         began, due = perf_counter(), Due(limits.verify_timeout_s)  # a judge asks for the time left
         self.slot.limits.append(due)
@@ -287,6 +313,9 @@ class Steps:
         except TimeoutError:
             why = f"no verdict within verify_timeout_s={limits.verify_timeout_s:g}"
             error: RolloutError = PeerTimeout(why, server=resources)
+        except BatchPending as pending:
+            self.slot.keep(self._make_unverified(line))
+            return put_aside(self.attempt._replace(stored=line), pending)
         except RolloutError as failed:
             if failed.terminal or isinstance(failed, SessionLost):
                 return Refused(line, failed)

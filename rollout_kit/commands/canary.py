@@ -25,7 +25,7 @@ from ..config.keys import CollectConfig
 from ..errors import RolloutError, number_of
 from ..serving.endpoints.prices import TIERS, Tariff
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, RolloutInfo, Unverified
-from .drive import Ends, drive, make_run, run_to_end, say_reasons
+from .drive import Ends, drive, make_run, read_line, run_to_end, say_reasons
 from .progress import Progress
 
 Planned = Collection[CollectConfig, TaskSource]
@@ -57,7 +57,7 @@ async def confirm(collection: Planned, ends: Ends, progress: Progress) -> Status
         )
         return Status.LIMIT_REACHED
     say("Collect the rest? [y/N]")
-    if (await _read_line()).strip().lower() in ("y", "yes"):
+    if (await read_line()).strip().lower() in ("y", "yes"):
         return None
     say(f"Nothing more was sent. This goes on:\n  {again}")
     return Status.LIMIT_REACHED
@@ -308,14 +308,3 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
-
-
-async def _read_line() -> str:
-    """A typed line. The event loop goes on while it waits."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    return sys.stdin.readline()

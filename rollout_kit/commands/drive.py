@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict
@@ -163,6 +164,38 @@ async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) ->
                     progress.read(watcher.snapshot)
             finally:
                 progress.read(watcher.end())
+    if run.num_left_waiting:
+        await _settle_batches(run, progress)
+
+
+async def _settle_batches(run: Run, progress: Progress) -> None:
+    """After Ctrl-C, leave the batches to their providers or end them, as the user decides."""
+    number = number_of(run.num_left_waiting, "rollout")
+    if sys.stdin.isatty() and not progress.as_json:
+        progress.say(f"{number} wait for batches. End the batches at the provider too? [y/N]")
+        if (await read_line()).strip().lower() in ("y", "yes"):
+            progress.say(
+                f"Batches ended: {await run.cancel_batches():,}. The same command collects what"
+                " they have answered, and sends the rest again"
+            )
+            return
+    progress.say(
+        f"{number} wait for batches, which keep running at the provider. The same command collects"
+        " their answers, and sends nothing of them again",
+        event="batches",
+        waiting=run.num_left_waiting,
+    )
+
+
+async def read_line() -> str:
+    """A typed line. The event loop goes on while it waits."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline()
 
 
 def _show_total(collection: Collection, progress: Progress) -> None:

@@ -172,6 +172,8 @@ def parts_of(snapshot: Snapshot) -> dict[str, str]:
         parts["tokens"] = f"tok/s={tokens:.0f}"
     limit = f"/{parallel.limit}" if parallel.adapts else ""
     parts["in_flight"] = f"in flight={counts.in_flight}{limit}"
+    if counts.waiting:
+        parts["waiting"] = f"waiting for batches={counts.waiting}"
     parts["failed" if run.failed else "none_failed"] = f"failed={run.failed}"
     if counts.unverified:
         parts["unverified"] = f"unverified={counts.unverified}"
@@ -208,6 +210,7 @@ def fields_of(snapshot: Snapshot) -> JsonObject:
         "rollouts_per_s": round(snapshot.speed.rollouts_per_s, 3),
         "reward": run.reward,
         "in_flight": counts.in_flight,
+        **({"waiting": counts.waiting} if counts.waiting else {}),
         **({"limit": parallel.limit} if parallel.adapts else {}),
         "failed": run.failed,
         "unverified": counts.unverified,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ..collecting.batches.batching import find_batching
 from ..collecting.command_line import command_lines
 from ..collecting.plan import open_reverification, survey_stored
 from ..collecting.reverification import Verifiers, know_verifiers, reach_verifiers
@@ -66,8 +67,9 @@ async def _reverify(
     found: Verifiers,
     progress: Progress,
 ) -> int:
-    lines = command_lines("ng_reverify", argv, config)
-    with open_reverification(config, stored, found, lines=lines) as collection:
+    lines, servers = command_lines("ng_reverify", argv, config), found.servers
+    batching = await find_batching(servers)
+    with open_reverification(config, stored, found, lines=lines, batching=batching) as collection:
         await prepare(collection, progress)
         if config.command.dry_run:
             return show_first_request(collection, progress)

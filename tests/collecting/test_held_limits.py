@@ -10,7 +10,7 @@ from support import Bench, asked, row
 from virtual_time import VirtualTime
 
 from rollout_kit.api.testing import ScriptedModel, mount, run_virtual
-from rollout_kit.collecting.schedule import Slot
+from rollout_kit.collecting.slot import Slot
 from rollout_kit.errors import PeerTimeout
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync

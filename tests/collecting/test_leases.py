@@ -22,7 +22,8 @@ from rollout_kit.collecting.cluster.messages import (
     write_message,
 )
 from rollout_kit.collecting.cluster.worker import GATHER_S, DriverClient, LeasedWork
-from rollout_kit.collecting.schedule import Attempts, Place, Schedule, Slot
+from rollout_kit.collecting.schedule import Attempts, Schedule
+from rollout_kit.collecting.slot import Place, Slot
 from rollout_kit.errors import ModelError, OutputError, PeerLost, RolloutError
 from rollout_kit.store.columns import Columns
 from rollout_kit.store.index import RecordMaker

@@ -16,7 +16,8 @@ from test_rate_limit import Endpoint, sent_through
 
 from rollout_kit.api.testing import run_virtual
 from rollout_kit.collecting.pacing.limiter import Adaptive, Fixed, limiter_of
-from rollout_kit.collecting.schedule import Attempts, Schedule, Slot
+from rollout_kit.collecting.schedule import Attempts, Schedule
+from rollout_kit.collecting.slot import Slot
 from rollout_kit.config.keys import Parallelism
 from rollout_kit.serving.endpoints.rate_limit import Allowances, RequestQueue
 from rollout_kit.store.journal import NoJournal

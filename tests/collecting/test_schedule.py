@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support import begin_by, made, outcomes_of
 
 from rollout_kit.api.testing import run_virtual
-from rollout_kit.collecting.schedule import END, PAUSE, WAVE, Attempts, End, Later, Schedule, Slot
+from rollout_kit.collecting.schedule import END, PAUSE, WAVE, Attempts, End, Later, Schedule
+from rollout_kit.collecting.slot import Slot
 from rollout_kit.errors import OutputError
 from rollout_kit.types import Attempt, Key, Outcome, Rollout, StoredTurn, Task, Unverified
 

@@ -35,7 +35,7 @@ from ..agents import AgentPlan
 from ..pacing.bill import Bill
 from ..pacing.probe import WorkerLoad
 from ..rollout import Runner
-from ..schedule import Slot
+from ..slot import Slot
 from ..steps import RolloutLimits
 from .exchange import OF_MEMBERS, Exchange
 from .leases import Lease, Leases
@@ -79,8 +79,7 @@ class LeasedRunner(Runner):
         if (line := attempt.stored) is not None:
             verifier = self.agents[attempt.key.agent].verifier
             return Unverified(info_of(line), {**line, "failure": tried}, error, verifier)
-        cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
-        return self.failure_of(attempt, error, [tried], cost)
+        return self.failure_of(attempt, error, [tried], slot.ledger.billed_usd)
 
 
 class OnWorkers(Local):

@@ -13,7 +13,7 @@ from ...serving.transport.retry import LOST_ATTEMPT
 from ...session import Session, current_session
 from ...types import Attempt, JsonObject, Outcome, StoredTurn
 from ..pacing.probe import WorkerLoad
-from ..schedule import Slot
+from ..slot import Slot
 from .messages import add_spent, decode_error, decode_outcome, decode_unverified
 
 TOGETHER = 128

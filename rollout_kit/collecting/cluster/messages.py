@@ -52,6 +52,16 @@ def decode_leases(found: Mapping[str, Any]) -> Iterator[tuple[int, Attempt | Jso
             yield lease["lease"], _decode_attempt(lease["attempt"], tasks[lease["task"]])
 
 
+def encode_attempt(attempt: Attempt) -> JsonObject:
+    """An attempt, with its task."""
+    return {"task": list(attempt.task), **_encode_attempt(attempt)}
+
+
+def decode_attempt(found: Mapping[str, Any]) -> Attempt:
+    """What `encode_attempt` was given."""
+    return _decode_attempt(found, Task(*found["task"]))
+
+
 def _encode_attempt(attempt: Attempt) -> JsonObject:
     found: JsonObject = {"key": list(attempt.key)}
     if attempt.stored is not None:
@@ -64,6 +74,9 @@ def _encode_attempt(attempt: Attempt) -> JsonObject:
         found["turns"] = list(attempt.turns)
     if attempt.arm is not None:
         found["arm"] = attempt.arm
+    for name in ("redraws", "asked", "times_aside"):
+        if value := getattr(attempt, name):
+            found[name] = value
     return found
 
 
@@ -76,6 +89,9 @@ def _decode_attempt(found: Mapping[str, Any], task: Task) -> Attempt:
         regenerated=found.get("regenerated", False),
         turns=found.get("turns", ()),
         arm=found.get("arm"),
+        redraws=found.get("redraws", 0),
+        asked=found.get("asked", ""),
+        times_aside=found.get("times_aside", 0),
     )
 
 

@@ -32,12 +32,12 @@ from ...serving.transport.http import HttpClient
 from ...serving.transport.peers import Peers
 from ...session import Session, Spent, entered
 from ...store.lines import refuse_line
-from ...types import Attempt, JsonObject, StoredTurn, Unverified
+from ...types import Attempt, JsonObject, PutAside, StoredTurn, Unverified
 from ..agents import AgentPlan
 from ..pacing.bill import Ledger
 from ..pacing.probe import LoopProbe
 from ..rollout import Runner
-from ..schedule import Place, Slot
+from ..slot import Place, Slot
 from ..steps import RolloutLimits
 from .messages import (
     Event,
@@ -141,6 +141,7 @@ class LeasedWork:
         except asyncio.CancelledError:
             place.tell("cancelled")
             raise
+        assert not isinstance(outcome, PutAside), "a plan with workers has no batches"
         ended = perf_counter() if place.freed_at is None else place.freed_at
         about = {
             "spent": place.spent_since(),

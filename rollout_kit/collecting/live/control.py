@@ -15,9 +15,10 @@ from ...config.inputs import parse_only
 from ...errors import ConfigError, Dropped, OutputError, suggest
 from ...store.lines import describe_error, now_text
 from ...store.scope import is_named, name_of
-from ...types import Attempt, Failure, JsonObject, Key, Outcome, Say
+from ...types import Attempt, Failure, JsonObject, Key, Say
 from ..run import Ending, Run
-from ..schedule import Slot
+from ..schedule import Running
+from ..slot import Slot
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 
@@ -170,7 +171,7 @@ class Control:
         if how == "now":
             run.interrupt()
 
-    def _in_flight(self) -> dict[Key, "asyncio.Future[Outcome]"]:
+    def _in_flight(self) -> dict[Key, Running]:
         slots = self._run.schedule.slots
         return {
             slot.attempt.key: task
@@ -178,7 +179,7 @@ class Control:
             if slot.attempt is not None and not task.done()
         }
 
-    def _withdraw(self, how: How, key: Key, by: str) -> "asyncio.Future[Outcome] | None":
+    def _withdraw(self, how: How, key: Key, by: str) -> Running | None:
         """Take a rollout back; returns its task, which is being cancelled, if it is in flight."""
         if (attempt := self._set_aside.pop(key, None)) is not None:
             if (outcome := self._settle(how, by, Slot(attempt=attempt))) is not None:
@@ -197,7 +198,7 @@ class Control:
         if how == "drop":
             error = Dropped(f"dropped by {by}")
             elapsed_s = perf_counter() - slot.began if slot.began else 0.0
-            cost = slot.ledger.cost_usd if slot.ledger.spent.calls else None
+            cost = slot.ledger.billed_usd
             tried = [describe_error(error, elapsed_s)]
             return self._run.runner.failure_of(attempt, error, tried, cost)
         stored = slot.parked.line if slot.parked else attempt.stored

@@ -92,6 +92,7 @@ class PlanCounts:
     )
     in_flight: int = shown("Rollouts that run.", "rollouts_in_flight", "rollouts/in_flight")
     parked: int = shown("Responses that wait for a verdict without a slot.", "rollouts_parked")
+    waiting: int = shown("Rollouts that wait for a batch.", "rollouts_waiting", "rollouts/waiting")
     owed: int | None = shown("Rollouts that have not begun.", "rollouts_owed")
     missing: int = shown("Rollouts planned so far that are not on disk.")
     refused: int = shown("Failed rollouts that are not tried again.")

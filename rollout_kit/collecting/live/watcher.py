@@ -110,7 +110,7 @@ class Moment:
         self.finished, self.output_tokens = self.tally.finished, self.tally.output_tokens
         self.recent_rollouts_per_s, recent = watcher.recent
         self.recent_output_tokens_per_s = recent if self.source.generates else None
-        self.left_s, left = None, (self.owed or 0) + self.in_flight + self.parked
+        self.left_s, left = None, (self.owed or 0) + self.in_flight + self.parked + self.waiting
         rate = self.recent_rollouts_per_s or self.per_s(self.tally.rollouts)
         if self.owed is not None and rate > 0 and self.state == "running":
             self.left_s = round(left / rate, 1)
@@ -137,7 +137,8 @@ class Moment:
         self.done, self.missing = source.num_on_disk(tally), source.num_missing(tally)
         self.failed, self.unverified = tally.failed + plan.refused, tally.unverified
         self.in_flight, self.parked = schedule.in_flight, schedule.num_parked
-        known = self.failed + self.unverified + self.in_flight + self.parked
+        self.waiting = schedule.num_waiting
+        known = self.failed + self.unverified + self.in_flight + self.parked + self.waiting
         self.owed = None if is_open else max(0, self.missing - plan.left_out - known)
         self.refused, self.left_out = tally.refused + plan.refused, plan.left_out
         self.malformed, self.tasks = plan.malformed, max(source.num_tasks, run.metrics.tasks)

@@ -56,6 +56,11 @@ class Ledger:
     """Time that earlier attempts, and the pauses after them, lost to a rate limit."""
 
     @property
+    def billed_usd(self) -> float | None:
+        """The same; None also if no model was called."""
+        return self.cost_usd if self.spent.calls else None
+
+    @property
     def cost_usd(self) -> float | None:
         """US dollars so far; None if unknown."""
         if self.earlier_usd is None or self.spent.unpriced:

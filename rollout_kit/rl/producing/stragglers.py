@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ...collecting.run import Run
-from ...collecting.schedule import Slot
+from ...collecting.slot import Slot
 from ...errors import number_of
 from ...types import Key, Outcome, Rollout
 
