@@ -11,6 +11,7 @@ from rollout_kit.serving.batches.anthropic_batches import AnthropicBatches
 from rollout_kit.serving.batches.batch_keys import BatchKeys
 from rollout_kit.serving.batches.provider import Provider
 from rollout_kit.serving.endpoints.addresses import BaseUrl, HeaderValue
+from rollout_kit.serving.endpoints.keys import LeadingKeys
 from rollout_kit.serving.endpoints.patience import Waited
 from rollout_kit.serving.endpoints.rate_limit import HEADER_PREFIX
 from rollout_kit.serving.endpoints.requests import RequestForm
@@ -37,7 +38,7 @@ REQUESTS = "anthropic-ratelimit-requests-"
 from a cache, so they would make a pace that is too slow."""
 
 
-class AnthropicModelConfig(BatchKeys, EndpointConfig):
+class AnthropicModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
     # pydantic before 2.10 reserves every name that begins with model_
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 

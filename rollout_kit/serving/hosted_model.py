@@ -46,7 +46,7 @@ from .endpoints.counting import counter_of, read_count
 from .endpoints.keys import EndpointConfig as EndpointConfig
 from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
-from .endpoints.patience import Throttling, Waited, lose_to_outage
+from .endpoints.patience import FirstOfTask, Throttling, Waited, lose_to_outage
 from .endpoints.prices import BATCH, Tariff
 from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
@@ -118,6 +118,7 @@ class HostedModel(Model):
         self._queue = RequestQueue(Allowances(allowed))
         self._outage, self._throttling = Outage(name, self._answers), Throttling(name)
         self._finishes = UnknownFinishes(name)
+        self._leading = FirstOfTask() if getattr(config, "lead_repeats", False) else None
         self._continues = bool(getattr(config, "use_previous_response_id", False))
         self.form = self.request_form()
         self._is_chat = self.form.api == "chat_completions"
@@ -270,9 +271,12 @@ class HostedModel(Model):
         finally:
             self._open -= 1
 
-    async def send(self, asked: Request) -> JsonObject:
+    async def send(self, asked: Request, *, is_led: bool = False) -> JsonObject:
         """Send a request until it is answered. Nearly all are answered at once, and do without the
         closures and coroutines that retries and outages need."""
+        if self._leading is not None and not is_led and (task := self._task()):
+            async with self._leading.following(task):
+                return await self.send(asked, is_led=True)
         clock = Waited(self.now, self._timeout_s * SHARE_THROTTLED, self._queue)
         await clock.wait_turn()
         began = clock()
@@ -328,6 +332,17 @@ class HostedModel(Model):
             raise await self.refuse(asked, received)
         return read_count(received.payload, url)
 
+    def _task(self) -> str:
+        """The task whose rollout asks; empty if it is none."""
+        session = current_session()
+        return session.rollout[0] if session and session.rollout else ""
+
+    def _hear(self, clock: Waited) -> None:
+        """Note that a piece of an answer has come."""
+        clock.hear()
+        if self._leading is not None:
+            self._leading.begin(self._task())
+
     def now(self) -> float:
         """The time that limits of requests are measured with; it may stand still."""
         return running_loop().time()
@@ -335,6 +350,8 @@ class HostedModel(Model):
     def request(self, params: JsonObject) -> Request:
         """The request for a row. The row replaces configured values, its `extra_body` both."""
         row, extra = read_row(params)
+        if self._leading is not None and self.form.api != "messages" and (task := self._task()):
+            row.setdefault("prompt_cache_key", task)
         model = self.form.model(row, extra)
         origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
         items: list[Piece] = []
@@ -365,7 +382,7 @@ class HostedModel(Model):
         now, assembly = running_loop().time, None
         if self._is_streaming and not asked.is_completion:
             clock.begin()
-            assembly = self._assembly(clock.hear)
+            assembly = self._assembly(partial(self._hear, clock))
         headers, sent_at = await self.headers(), now()
         try:
             arrived = assembly.feed if assembly else None

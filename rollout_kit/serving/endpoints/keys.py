@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...types import JsonObject
 from ..batches.batch_keys import BatchKeys
@@ -42,7 +42,18 @@ class EndpointConfig(NetworkConfig, ModelConfig):
     )
 
 
-class HostedModelConfig(BatchKeys, EndpointConfig):
+class LeadingKeys(BaseModel):
+    """Key of servers whose endpoint caches prompts."""
+
+    lead_repeats: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="The first rollout of a task asks alone; its repeats follow once its answer has"
+        " begun, so that they pay the price of a cached prompt.",
+    )
+
+
+class HostedModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
     """Keys of every server that asks a hosted endpoint."""
 
     # pydantic before 2.10 reserves every name that begins with model_

@@ -1,8 +1,11 @@
-"""How long one request has waited for its answer, and may be throttled; and an endpoint that lets
-no request pass."""
+"""How long one request has waited for its answer, and may be throttled; an endpoint that lets no
+request pass; and requests that wait for the first one of their task."""
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from ...errors import THROTTLED, ModelError, RolloutError
 from ...session import current_session
@@ -125,3 +128,54 @@ class Waited:
         if self._heard_at is not None:
             self._came_s += at - self._heard_at
         self._heard_at = at
+
+
+NUM_REMEMBERED = 100_000
+"""Tasks whose prompt is known to be cached: more than are ever in flight."""
+
+
+class FirstOfTask:
+    """One rollout of a task asks first; its repeats follow once the endpoint has the prompt.
+
+    Providers sell a cached prompt at a tenth of the price, but only after a first request has
+    written it to the cache. Eight repeats that ask at the same time pay for it eight times.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[str, asyncio.Future[None] | None] = OrderedDict()
+        """None: the answer has begun."""
+
+    @asynccontextmanager
+    async def following(self, task: str) -> AsyncIterator[None]:
+        """Context of a request for a task. If another one leads, wait until its answer has begun;
+        if that one fails, lead instead."""
+        while (leader := self._tasks.get(task)) is not None:
+            await asyncio.wait([leader])
+        if task in self._tasks:
+            yield
+            return
+        leader = self._tasks[task] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        except BaseException:
+            if self._tasks.get(task) is leader:
+                del self._tasks[task]
+            raise
+        else:
+            self.begin(task)
+        finally:
+            if not leader.done():
+                leader.set_result(None)
+
+    def begin(self, task: str) -> None:
+        """The answer to the leader of a task has begun."""
+        if (leader := self._tasks.get(task)) is not None:
+            self._tasks[task] = None
+            leader.set_result(None)
+            if len(self._tasks) > NUM_REMEMBERED:
+                self._forget()
+
+    def _forget(self) -> None:
+        name = next((name for name, leader in self._tasks.items() if leader is None), None)
+        if name is not None:
+            del self._tasks[name]
