@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from batches import USAGE, Imitation, echo, imitation
+from claims import assert_prints
 from support import Bench, eventually, row, skip_unless_installed, slow
 from workplace import Workplace, said_until
 
@@ -176,6 +177,7 @@ def test_a_plan_says_what_waits(bench: Bench) -> None:
         collect(bench, [row("q")], found, settings={"batch_size": 100})
     said = bench.out.getvalue()
     assert "policy_model answers in batches of OpenAI, of up to 100 requests" in said
+    assert_prints("docs/batch.md", "policy_model answers in batches", said)
 
 
 @pytest.fixture
