@@ -1,10 +1,8 @@
 """An imitation of OpenAI's and Anthropic's interfaces of batches, on a real socket, in a thread of
 the test's own process: so it outlives the collectors that are killed."""
 
-import asyncio
 import json
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
+from endpoint import served
 
 from rollout_kit.api.testing import text_response
-from rollout_kit.serving.sockets import bound_socket, url_of
 
 Answer = Callable[[dict[str, Any]], Any]
 """From the body of a request to the body of its answer."""
@@ -311,27 +309,12 @@ def _anthropic_line(result: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def imitation(answer: Answer = echo) -> Iterator[Imitation]:
     """Answers while inside."""
-    found, loop, sock = Imitation(answer), asyncio.new_event_loop(), bound_socket("127.0.0.1", 0)
-    found.url = f"{url_of(sock)}/v1"
-
-    async def serve() -> web.AppRunner:
-        app = web.Application(client_max_size=1 << 30, middlewares=[found.around])
-        for prefix, version in (("", "/v1"), ("/openai", "/v1"), ("/openai", "")):
-            for route in found.routes():
-                path = prefix + route.path.replace("/v1", version, 1)
-                app.router.add_route(route.method, path, route.handler)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.SockSite(runner, sock).start()
-        return runner
-
-    runner = loop.run_until_complete(serve())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
+    found = Imitation(answer)
+    app = web.Application(client_max_size=1 << 30, middlewares=[found.around])
+    for prefix, version in (("", "/v1"), ("/openai", "/v1"), ("/openai", "")):
+        for route in found.routes():
+            path = prefix + route.path.replace("/v1", version, 1)
+            app.router.add_route(route.method, path, route.handler)
+    with served(app) as url:
+        found.url = f"{url}/v1"
         yield found
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()

@@ -50,18 +50,11 @@ class Endpoint:
 
 
 @contextmanager
-def endpoint(
-    behaviour: Behaviour, *, delay_s: float = 0.0, tls: ssl.SSLContext | None = None
-) -> Iterator[Endpoint]:
-    """Answers `POST …/responses` while inside."""
-    found = Endpoint(behaviour, delay_s)
-    loop = asyncio.new_event_loop()
-    sock = bound_socket("127.0.0.1", 0)
-    found.url = f"{url_of(sock)}/v1"
+def served(app: web.Application, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve in a thread; the URL."""
+    loop, sock = asyncio.new_event_loop(), bound_socket("127.0.0.1", 0)
 
     async def serve() -> web.AppRunner:
-        app = web.Application(client_max_size=1 << 26)
-        app.router.add_post("/{root:.*}/responses", found.responses)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.SockSite(runner, sock, ssl_context=tls).start()
@@ -71,9 +64,22 @@ def endpoint(
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield found
+        yield url_of(sock)
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+@contextmanager
+def endpoint(
+    behaviour: Behaviour, *, delay_s: float = 0.0, tls: ssl.SSLContext | None = None
+) -> Iterator[Endpoint]:
+    """Answers `POST …/responses` while inside."""
+    found = Endpoint(behaviour, delay_s)
+    app = web.Application(client_max_size=1 << 26)
+    app.router.add_post("/{root:.*}/responses", found.responses)
+    with served(app, tls) as url:
+        found.url = f"{url}/v1"
+        yield found

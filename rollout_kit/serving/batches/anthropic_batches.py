@@ -4,13 +4,12 @@ They have no room for an id of ours. A batch that may have been submitted is kno
 number of requests and, once it has ended, by their names.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ConfigError, ModelError, how_to_install
-from ..transport.retry import retry_after_s
-from .provider import HALF_PRICE, UNANSWERED, BatchFile, Look, Take, Unsure, may_pass
+from .provider import HALF_PRICE, UNANSWERED, BatchFile, Look, Take, client_errors
 
 MAX_REQUESTS, MAX_BYTES = 100_000, 256_000_000
 """Anthropic's limits of one batch."""
@@ -136,22 +135,9 @@ class AnthropicBatches:
             default_headers={"X-Api-Key": self._anthropic.Omit(), **headers}
         )
 
-    @contextmanager
-    def _errors(self, *, is_unsure: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except self._anthropic.APIStatusError as error:
-            status, told = error.status_code, error.response.headers.get("retry-after")
-            kind = Unsure if is_unsure and status >= 500 else ModelError
-            raise kind(
-                f"{self.name}'s batches answered {status}: {error.message}",
-                status=status,
-                retryable=may_pass(status),
-                retry_after_s=retry_after_s(told, 0.0) if (told or "").isdecimal() else None,
-            ) from error
-        except self._anthropic.AnthropicError as error:
-            kind = Unsure if is_unsure else ModelError
-            raise kind(f"{self.name}'s batches: {error}", status=503, retryable=True) from error
+    def _errors(self, *, is_unsure: bool = False) -> AbstractContextManager[None]:
+        of_status, of_client = self._anthropic.APIStatusError, self._anthropic.AnthropicError
+        return client_errors(self.name, of_status, of_client, is_unsure=is_unsure)
 
 
 def read_outcome(result: dict[str, Any]) -> tuple[int, Any]:

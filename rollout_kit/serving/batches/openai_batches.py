@@ -1,14 +1,13 @@
 """OpenAI's batches, through its own client; Azure OpenAI has the same interface."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
 
-from ...errors import ConfigError, ModelError, how_to_install
-from ..transport.retry import retry_after_s
-from .provider import HALF_PRICE, UNANSWERED, BatchFile, Look, Take, Unsure, may_pass
+from ...errors import ConfigError, how_to_install
+from .provider import HALF_PRICE, UNANSWERED, BatchFile, Look, Take, client_errors
 
 OUR_ID = "rollout_kit_batch"
 """Name of our id in the metadata of a batch."""
@@ -147,22 +146,9 @@ class OpenAIBatches:
         """The headers of a request, without the client's own key."""
         return {"Authorization": self._openai.Omit(), **_titled(await self._headers())}
 
-    @contextmanager
-    def _errors(self, *, is_unsure: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except self._openai.APIStatusError as error:
-            status, told = error.status_code, error.response.headers.get("retry-after")
-            kind = Unsure if is_unsure and status >= 500 else ModelError
-            raise kind(
-                f"{self.name}'s batches answered {status}: {error.message}",
-                status=status,
-                retryable=may_pass(status),
-                retry_after_s=retry_after_s(told, 0.0) if (told or "").isdecimal() else None,
-            ) from error
-        except self._openai.OpenAIError as error:
-            kind = Unsure if is_unsure else ModelError
-            raise kind(f"{self.name}'s batches: {error}", status=503, retryable=True) from error
+    def _errors(self, *, is_unsure: bool = False) -> AbstractContextManager[None]:
+        of_status, of_client = self._openai.APIStatusError, self._openai.OpenAIError
+        return client_errors(self.name, of_status, of_client, is_unsure=is_unsure)
 
 
 def _titled(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """What a provider of batches does, whichever client it is reached with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ...errors import ModelError
+from ..transport.retry import retry_after_s
 
 TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 """Statuses after which a request may be sent again, besides those from 500 on."""
@@ -98,3 +100,30 @@ class Provider(Protocol):
 def may_pass(status: int) -> bool:
     """Whether a request that was answered with this status may be sent again."""
     return status in TRANSIENT_STATUSES or status >= 500
+
+
+@contextmanager
+def client_errors(
+    name: str,
+    of_status: type[Exception],
+    of_client: type[Exception],
+    *,
+    is_unsure: bool = False,
+) -> Iterator[None]:
+    """Context of a call of a provider's own client, whose exceptions become ModelErrors. If it
+    `is_unsure`, the call may have been executed although it failed."""
+    try:
+        yield
+    except of_status as error:
+        told: Any = error
+        status, wait = told.status_code, told.response.headers.get("retry-after")
+        kind = Unsure if is_unsure and status >= 500 else ModelError
+        raise kind(
+            f"{name}'s batches answered {status}: {told.message}",
+            status=status,
+            retryable=may_pass(status),
+            retry_after_s=retry_after_s(wait, 0.0) if (wait or "").isdecimal() else None,
+        ) from error
+    except of_client as error:
+        kind = Unsure if is_unsure else ModelError
+        raise kind(f"{name}'s batches: {error}", status=503, retryable=True) from error
