@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from aiohttp import web
+from aiohttp import BodyPartReader, web
 from endpoint import served
 
 from rollout_kit.api.testing import text_response
@@ -134,10 +134,14 @@ class Imitation:
     # OpenAI
 
     async def create_file(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        assert form["purpose"] == "batch"
+        # request.post() leaves a file open if the client dies meanwhile
+        form: dict[str | None, bytes] = {}
+        async for part in await request.multipart():
+            assert isinstance(part, BodyPartReader)
+            form[part.name] = bytes(await part.read())
+        assert form["purpose"] == b"batch"
         id = f"file-{len(self.files)}"
-        self.files[id] = form["file"].file.read()  # type: ignore[union-attr]
+        self.files[id] = form["file"]
         return web.json_response(self._file(id))
 
     def _file(self, id: str) -> dict[str, Any]:

@@ -347,7 +347,8 @@ class BatchDesk:
     async def _fetch(self, batch: StoredBatch) -> None:
         assert self._folder is not None
         while True:
-            results = await asyncio.to_thread(ResultsWriter, batch)
+            names = await asyncio.to_thread(lambda: list(batch.names()))
+            results = ResultsWriter(batch, names)
             try:
                 await self._provider.fetch(batch.provider_id, results.take)
                 await asyncio.to_thread(results.end)

@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -134,8 +134,8 @@ class StoredBatch:
 class ResultsWriter:
     """Writes the results of a batch; they are there as a whole or not at all."""
 
-    def __init__(self, batch: StoredBatch) -> None:
-        self._batch, self._missing = batch, set(batch.names())
+    def __init__(self, batch: StoredBatch, names: Iterable[bytes]) -> None:
+        self._batch, self._missing = batch, set(names)
         self._draft = batch.results.with_suffix(".part")
         self._stream = self._draft.open("wb")
 
