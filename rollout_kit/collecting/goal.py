@@ -26,6 +26,12 @@ NUM_WAVES = 4
 """Waves after the first one, at most, at whose ends a run looks at its interval."""
 
 
+IN_WAVES = (
+    "it goes through a file of rows in waves: give a path as input, and leave out buffer, epochs"
+    " and longest_first"
+)
+
+
 def choose_source(
     command: CollectConfig, plans: Mapping[str, AgentPlan], given: Callable[..., TaskSource]
 ) -> Callable[..., TaskSource]:
@@ -35,7 +41,7 @@ def choose_source(
         return given
     scoring = [agent for agent, plan in plans.items() if plan.verifies_groups]
     reasons = {
-        "buffer, epochs and longest_first give each task the same repeats": given is not TaskSource,
+        IN_WAVES: given is not TaskSource,
         f"{', '.join(scoring)} scores all rollouts of a task together": bool(scoring),
         "arms have repeats of their own": bool(command.arms),
         "a shard does not see the rewards of the others": command.shard is not None,

@@ -15,6 +15,7 @@ from command import as_function
 from endpoint import Endpoint, endpoint, says
 from workplace import ROOT
 
+import rollout_kit as rk
 from rollout_kit.errors import ConfigError
 
 MODELS = "responses_api_models/openai_model/configs/openai_model.yaml"
@@ -160,8 +161,8 @@ def test_a_run_ends_once_its_interval_is_narrow_enough(
     ("more", "message"),
     [
         (["+goal.first=3"], "say when the run has enough"),
-        (["+goal.decided=true", "+buffer=memory"], "the same repeats"),
-        (["+goal.decided=true", "+epochs=2"], "the same repeats"),
+        (["+goal.decided=true", "+buffer=memory"], "it goes through a file of rows in waves"),
+        (["+goal.decided=true", "+epochs=2"], "it goes through a file of rows in waves"),
         (["+goal.ci=0.1", "+shard=1/2"], "a shard does not see"),
         (["+goal.ci=0.1", "+skip_verification=true"], "rewards decide"),
         (["+goal.ci=0"], "goal.ci"),
@@ -175,6 +176,15 @@ def test_what_does_not_go_with_a_goal_is_refused(
         assert collect(tmp_path, there, *more) != 0
         assert not there.requests
     assert message in capfd.readouterr().err
+
+
+def test_rows_of_a_program_are_refused_and_a_path_is_taken(tmp_path: Path) -> None:
+    path = rows(tmp_path, ["solved"] * 3)
+    keys: Any = {"num_repeats": 8, "goal": {"decided": True}, "output": tmp_path / "rollouts.jsonl"}
+    keys |= {"model": lambda params: "Answer: yes", "environment": "string_match"}
+    with pytest.raises(ConfigError, match="give a path as input"):
+        list(rk.collect_sync([json.loads(path.read_text().splitlines()[0])], **keys))
+    assert len(list(rk.collect_sync(path, **keys))) == 12
 
 
 def test_group_scores_need_all_rollouts() -> None:
