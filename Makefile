@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -105,6 +105,16 @@ test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an enviro
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray
 	.ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ray,dev]"
+	@touch $@
+
+# These libraries leave sockets and loops open at their end.
+test-clients: .clients/.ready  ## litellm, LangChain, Pydantic AI, OpenAI's Agents SDK at every model server, in an environment of their own
+	.clients/bin/python -m pytest -vv -p no:unraisableexception tests/endpoints/test_agent_libraries.py
+
+.clients/.ready: pyproject.toml
+	test -x .clients/bin/python || $(PYTHON) -m venv .clients
+	.clients/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" \
+		litellm langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]" openai-agents
 	@touch $@
 
 trackers: .trackers/.ready  ## W&B and MLflow, with its server, in an environment of their own: 1 GB
