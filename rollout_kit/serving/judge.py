@@ -185,8 +185,13 @@ class JudgeModel:
 
     async def _try(self, params: JsonObject) -> JsonObject:
         try:
-            session = current_session()  # a batch extends its limits, if the verdict waits for one
-            with within(self._timeout_s, session and session.limits):
+            session = current_session()
+            # a batch extends the limits of its session; other questions of it have theirs
+            limits = [*session.limits] if session else []
+            with (
+                within(self._timeout_s, limits),
+                entered(session and replace(session, limits=limits)),
+            ):
                 return await self._peers.call(self._server, "/v1/responses", params, dict)
         except TimeoutError:
             what = f"nothing within {self._timeout_s:g} s"

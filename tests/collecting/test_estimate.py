@@ -227,7 +227,7 @@ def say_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def yes() -> str:
         return "y\n"
 
-    monkeypatch.setattr(estimate, "_read_line", yes)
+    monkeypatch.setattr(estimate, "read_line", yes)
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
 
 

@@ -229,7 +229,7 @@ def test_batches_have_at_most_batch_size_requests(tmp_path: Path) -> None:
 
     with imitation() as found:
         use(found, tmp_path, scenario, batch_size=10)
-    assert [len(batch.lines) for batch in found.batches.values()] == [10, 10, 5]
+    assert sorted(len(batch.lines) for batch in found.batches.values()) == [5, 10, 10]
 
 
 def test_each_model_has_batches_of_its_own(tmp_path: Path) -> None:
