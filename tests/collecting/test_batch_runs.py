@@ -35,7 +35,7 @@ def batched(url: str, folder: Path, **settings: Any) -> Any:
     cls = registry.load("responses_api_models", "openai_model")
     given = {"openai_base_url": url, "openai_model": "m", "batch": True}
     given |= {"batch_dir": str(folder), "batch_gather_s": 0.05, "batch_poll_s": 0.02}
-    return making(cls, **given, prices={"input": 1.0, "output": 2.0}, **settings)
+    return making(cls, **{**given, "prices": {"input": 1.0, "output": 2.0}, **settings})
 
 
 def collect(bench: Bench, rows: list[Any] | None, found: Imitation, **keys: Any) -> int:
