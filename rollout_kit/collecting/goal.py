@@ -15,6 +15,7 @@ from typing import Any
 from ..analysis.metrics.adaptive import MeanOverTasks, is_decided
 from ..config.keys import CollectConfig, GoalConfig
 from ..errors import ConfigError
+from ..store.lines import Malformed
 from ..store.rollouts import RolloutFile
 from ..store.scope import Group, group_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task, is_countable
@@ -24,7 +25,6 @@ from .sources import TaskSource
 
 NUM_WAVES = 4
 """Waves after the first one, at most, at whose ends a run looks at its interval."""
-
 
 IN_WAVES = (
     "it goes through a file of rows in waves: give a path as input, and leave out buffer, epochs"
@@ -88,7 +88,7 @@ class GoalSource(TaskSource):
         for rollout in await asyncio.to_thread(self._read_stored):
             self._note(*rollout)
         self.counts = await self._count(self.reader.read())
-        self._enough = self._find_enough()
+        self._enough = self._find_enough() if self._goal.ci is not None else None
         self.counts = replace(self.counts, decided=self._count_needless())
         self._check()
 
@@ -117,25 +117,27 @@ class GoalSource(TaskSource):
 
     def estimate(self, upto: int | None = None) -> MeanOverTasks | None:
         """The mean reward over the tasks, from their first `upto` rollouts."""
-        return MeanOverTasks.of(self._judged(upto))
+        return MeanOverTasks.of(self._judge_tasks(upto))
 
-    def _judged(self, upto: int | None) -> Iterator[tuple[Sequence[float], int | None]]:
+    def _judge_tasks(self, upto: int | None) -> Iterator[tuple[Sequence[float], int | None]]:
+        """What `MeanOverTasks.of` takes of each task."""
         for group, rewards in self._rewards.items():
-            first = self.first(group.agent)
             known = [rewards[at] for at in sorted(rewards) if upto is None or at < upto]
-            if not self._goal.decided or not all(at in rewards for at in range(first)):
+            if (first := self._first_rewards(group)) is None:
                 yield known, None
-            elif self._is_decided(group):
-                yield known[:first], first
             else:
-                yield known, first
+                yield first if is_decided(first, len(first)) else known, len(first)
+
+    def _first_rewards(self, group: Group) -> list[float] | None:
+        """The rewards that may decide a task; None if nothing can, or one of them is missing."""
+        rewards, first = self._rewards.get(group, {}), range(self.first(group.agent))
+        if not self._goal.decided or any(at not in rewards for at in first):
+            return None
+        return [rewards[at] for at in first]
 
     def _is_decided(self, group: Group) -> bool:
-        """Whether all its first rewards are there, and equal."""
-        rewards, first = self._rewards.get(group, {}), self.first(group.agent)
-        if not self._goal.decided or any(at not in rewards for at in range(first)):
-            return False
-        return is_decided([rewards[at] for at in range(first)], first)
+        first = self._first_rewards(group)
+        return first is not None and is_decided(first, len(first))
 
     def _is_needless(self, key: Key) -> bool:
         if self._enough is not None and key.rollout_index >= self._enough:
@@ -172,23 +174,21 @@ class GoalSource(TaskSource):
     def _wave(self, before: int, upto: int) -> Iterator[Attempt | Later]:
         """What is owed of the rollouts from `before` on; last the tasks whose first rollouts are
         still running."""
-        late: list[Task] = []
-        for task in self._name_malformed(self.reader.read()):
-            if not isinstance(task, Task):
-                continue
-            if before and self._is_open(task):
-                late.append(task)
-            else:
-                yield from self._owed([task], before, upto)
-        while late:
-            waiting, late = late, []
+        waiting: Iterable[Task | Malformed] = self._name_malformed(self.reader.read())
+        while True:
+            late: list[Task] = []
+            self._moved.clear()  # what ends from here on is looked at again
             for task in waiting:
-                if self._is_open(task):
+                if isinstance(task, Malformed):
+                    continue
+                if before and self._is_open(task):
                     late.append(task)
                 else:
-                    yield from self._owed([task], before, upto)
-            if late:
-                yield self._wait("the first rollouts of tasks")
+                    yield from self._hand_out_owed(task, before, upto)
+            if not late:
+                return
+            waiting = late
+            yield Later(self._moved, "the first rollouts of tasks")
 
     def _is_open(self, task: Task) -> bool:
         if not self._goal.decided:
@@ -199,8 +199,8 @@ class GoalSource(TaskSource):
             if key.rollout_index < self.first(task.agent)
         )
 
-    def _owed(self, tasks: Iterable[Task], before: int, upto: int) -> Iterator[Attempt | Later]:
-        for attempt in self.find_owed(tasks):
+    def _hand_out_owed(self, task: Task, before: int, upto: int) -> Iterator[Attempt | Later]:
+        for attempt in self.find_owed([task]):
             if isinstance(attempt, Later):
                 yield attempt
             elif before <= attempt.key.rollout_index < upto and not self._is_needless(attempt.key):
@@ -212,11 +212,8 @@ class GoalSource(TaskSource):
 
     def _wait_until_quiet(self) -> Iterator[Later]:
         while self._running:
-            yield self._wait("the end of a wave")
-
-    def _wait(self, what: str) -> Later:
-        self._moved.clear()
-        return Later(self._moved, what)
+            self._moved.clear()
+            yield Later(self._moved, "the end of a wave")
 
     def _reach(self, upto: int) -> int | None:
         """`upto` if the interval over the first so many rollouts of each task is narrow enough."""
@@ -225,15 +222,10 @@ class GoalSource(TaskSource):
 
     def _find_enough(self) -> int | None:
         """The wave with which the rollouts on disk have reached the goal."""
-        if self._goal.ci is None:
-            return None
-        for upto in self._waves():
-            self._enough = None
-            if any(key.rollout_index < upto and not self._is_needless(key) for key in self._left()):
-                return None
-            if self._reach(upto) is not None:
-                return upto
-        return None
+        owed = (key.rollout_index for key in self._left() if not self._is_needless(key))
+        complete = min(owed, default=self.repeats)
+        reached = (self._reach(upto) for upto in self._waves() if upto <= complete)
+        return next((upto for upto in reached if upto is not None), None)
 
     def _count_needless(self) -> int:
         return sum(map(self._is_needless, self._left()))

@@ -1,5 +1,6 @@
 """A run that ends once it has enough repeats, also after a kill."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,11 @@ from endpoint import Endpoint, endpoint, says
 from workplace import ROOT
 
 import rollout_kit as rk
+from rollout_kit.collecting.goal import GoalSource, choose_source
+from rollout_kit.collecting.sources import TaskSource
+from rollout_kit.config.keys import CollectConfig
 from rollout_kit.errors import ConfigError
+from rollout_kit.types import Task
 
 MODELS = "responses_api_models/openai_model/configs/openai_model.yaml"
 AGENT = "string_match_simple_agent"
@@ -187,13 +193,42 @@ def test_rows_of_a_program_are_refused_and_a_path_is_taken(tmp_path: Path) -> No
     assert len(list(rk.collect_sync(path, **keys))) == 12
 
 
+def test_what_ends_while_others_are_handed_out_is_seen() -> None:
+    """Else a run would wait for ever, once nothing else is running."""
+    late, ready = (Task(name, 0, 0, AGENT, {}) for name in ("late", "ready"))
+
+    class Told(GoalSource):
+        reader: Any = SimpleNamespace(read=lambda: [late, ready])
+
+        def __init__(self) -> None:
+            self._moved, self.running = asyncio.Event(), {"late", "ready"}
+
+        def _name_malformed(self, tasks: Any) -> Any:
+            return iter(tasks)
+
+        def _is_open(self, task: Task) -> bool:
+            return task.task_id in self.running
+
+        def _hand_out_owed(self, task: Task, before: int, upto: int) -> Any:
+            yield task.task_id
+
+        def end(self, name: str) -> None:
+            self.running.discard(name)
+            self._moved.set()
+
+    source = Told()
+    wave: Any = source._wave(2, 4)
+    waits = next(wave)
+    assert waits.ready is source._moved and not waits.ready.is_set()
+    source.end("ready")
+    assert next(wave) == "ready"
+    source.end("late")
+    again = next(wave)
+    assert again.ready.is_set(), "it is asked again at once"
+    assert list(wave) == ["late"]
+
+
 def test_group_scores_need_all_rollouts() -> None:
-    from types import SimpleNamespace
-
-    from rollout_kit.collecting.goal import choose_source
-    from rollout_kit.collecting.sources import TaskSource
-    from rollout_kit.config.keys import CollectConfig
-
     plans: Any = {"judged": SimpleNamespace(verifies_groups=True)}
     with pytest.raises(ConfigError, match="judged scores all rollouts of a task together"):
         choose_source(CollectConfig(goal={"decided": True}), plans, TaskSource)
