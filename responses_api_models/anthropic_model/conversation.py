@@ -96,7 +96,7 @@ class Conversation:
 
     def _said(self, item: Item) -> list[JsonObject]:
         data = data_for(item, self._endpoint)
-        carried = _carried(data)
+        carried = _find_thoughts(data)
         if "blocks" in data:
             return [*carried, *data["blocks"]]
         content = item.get("content")
@@ -107,7 +107,7 @@ class Conversation:
 
     def _call(self, item: Item) -> JsonObject:
         data = data_for(item, self._endpoint)
-        for block in _carried(data):
+        for block in _find_thoughts(data):
             self._put("assistant", block)
         block = {
             "type": "tool_use",
@@ -135,13 +135,13 @@ class Conversation:
         data = data_for(item, self._endpoint)
         if (block := find_block(item, data)) is not None:
             return [block]
-        blocks = _carried(data)
+        blocks = _find_thoughts(data)
         if not blocks and (data or PROVIDER_DATA not in item):
             note_repair(UNSIGNED)
         return blocks
 
 
-def _carried(data: JsonObject) -> list[JsonObject]:
+def _find_thoughts(data: JsonObject) -> list[JsonObject]:
     """The thoughts that a client of Chat Completions has sent back with a message."""
     found = (data.get("message") or {}).get(THINKING_BLOCKS)
     return found if isinstance(found, list) else []

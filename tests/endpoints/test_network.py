@@ -24,13 +24,13 @@ from support import HANG_S
 from rollout_kit.api.testing import making
 from rollout_kit.errors import ConfigError, PeerUnreachable
 from rollout_kit.serving import registry
+from rollout_kit.serving.transport.access import is_loopback
 from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.serving.transport.network import (
     Network,
     Origin,
     Proxy,
     find_exempt,
-    is_loopback,
     read_network,
 )
 from rollout_kit.serving.transport.peers import Peers

@@ -144,14 +144,14 @@ class OpenAIBatches:
 
     async def _credentials(self) -> dict[str, Any]:
         """The headers of a request, without the client's own key."""
-        return {"Authorization": self._openai.Omit(), **_titled(await self._headers())}
+        return {"Authorization": self._openai.Omit(), **_name_as_client(await self._headers())}
 
     def _errors(self, *, is_unsure: bool = False) -> AbstractContextManager[None]:
         of_status, of_client = self._openai.APIStatusError, self._openai.OpenAIError
         return client_errors(self.name, of_status, of_client, is_unsure=is_unsure)
 
 
-def _titled(headers: Mapping[str, str]) -> dict[str, str]:
+def _name_as_client(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers under the names that the client knows."""
     return {
         "Authorization" if name.lower() == "authorization" else name: value

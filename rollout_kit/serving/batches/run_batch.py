@@ -51,7 +51,7 @@ class RunBatch:
     def _output(self, id: str) -> Path:
         return self._folder / f"{id}.out.jsonl"
 
-    def _cancelled(self, id: str) -> Path:
+    def _end_mark(self, id: str) -> Path:
         return self._folder / f"{id}.cancelled"
 
     async def find(self, batch: BatchFile) -> str | None:
@@ -61,7 +61,7 @@ class RunBatch:
         return await asyncio.to_thread(self._look, found)
 
     def _look(self, found: str) -> Look:
-        if self._cancelled(found).exists():
+        if self._end_mark(found).exists():
             return Look("ended")
         if not self._output(found).exists():
             return Look("running")
@@ -77,7 +77,7 @@ class RunBatch:
 
     async def cancel(self, found: str) -> None:
         """Nothing runs here: what `run-batch` writes later is not read."""
-        self._cancelled(found).touch()
+        self._end_mark(found).touch()
 
     async def close(self) -> None:
         return

@@ -126,7 +126,7 @@ def is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        return address == "localhost"
+        return address.lower().rstrip(".") == "localhost"
 
 
 def digest_of(token: str) -> str:

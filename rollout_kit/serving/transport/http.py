@@ -5,7 +5,6 @@ byte was sent is a PeerUnreachable, so the caller can tell.
 """
 
 import asyncio
-import base64
 import os
 import socket
 import ssl
@@ -23,7 +22,14 @@ from ...time_limit import Extendable, within
 from .caller import current_caller
 from .connection import Arrived, Broken, Connection, Places, Reply, TooLarge, max_connections
 from .loop import Lockstep, step
-from .network import AUTHENTICATION_REQUIRED, Network, Origin, ProxyRefused, connect_through
+from .network import (
+    AUTHENTICATION_REQUIRED,
+    Network,
+    Origin,
+    ProxyRefused,
+    basic_credentials,
+    connect_through,
+)
 
 __all__ = ["HttpClient", "Reply", "max_connections"]
 
@@ -319,8 +325,8 @@ def _parts(method: str, url: str) -> tuple[Origin, str]:
     _, _, authority = parts.netloc.rpartition("@")
     head = f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: {USER_AGENT}\r\n"
     if parts.username is not None:
-        named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        head += f"authorization: Basic {base64.b64encode(named.encode()).decode()}\r\n"
+        who = basic_credentials(unquote(parts.username), unquote(parts.password or ""))
+        head += f"authorization: {who}\r\n"
     return origin, head
 
 

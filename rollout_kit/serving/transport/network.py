@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies_environment
 
 from ...errors import ConfigError, how_to_install
+from .access import is_loopback
 
 DIRECT = "none"
 """The setting of a server whose endpoint is asked directly."""
@@ -57,6 +57,11 @@ class Origin(NamedTuple):
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def basic_credentials(user: str, password: str) -> str:
+    """The value of a header that says who asks."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 class ProxyRefused(OSError):
@@ -106,8 +111,7 @@ class Proxy:
         """The header that says who we are, with its line break; "" if nobody asked."""
         if not self.user:
             return ""
-        named = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        return f"proxy-authorization: Basic {named}\r\n"
+        return f"proxy-authorization: {basic_credentials(self.user, self.password)}\r\n"
 
     def refusal(self, status: int, said: str, origin: Origin) -> ProxyRefused:
         """The error of a reply that is not ours but the proxy's own."""
@@ -122,8 +126,9 @@ class Proxy:
 
 
 def find_exempt(entries: str) -> Callable[[Origin], bool]:
-    """Whether an origin is exempt from proxies, by a list as in NO_PROXY: hosts with all below
-    them, addresses, networks such as 10.0.0.0/8, each with a port or without; `*` is all."""
+    """Whether an origin is exempt from proxies: this machine, and what a list as in NO_PROXY names.
+    These are hosts with all below them, addresses and networks such as 10.0.0.0/8, each with a port
+    or without; `*` is all."""
     hosts: list[tuple[str, int | None]] = []
     networks: list[IPv4Network | IPv6Network] = []
     for entry in filter(None, map(str.strip, entries.lower().split(","))):
@@ -136,6 +141,8 @@ def find_exempt(entries: str) -> Callable[[Origin], bool]:
 
     def is_exempt(origin: Origin) -> bool:
         host = origin.host.lower().rstrip(".")
+        if is_loopback(host):
+            return True
         for name, port in hosts:
             is_host = name == "*" or (bool(name) and (host == name or host.endswith(f".{name}")))
             if is_host and port in (None, origin.port):
@@ -146,13 +153,6 @@ def find_exempt(entries: str) -> Callable[[Origin], bool]:
         return False
 
     return is_exempt
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower().rstrip(".") == "localhost"
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,7 @@ def read_network(
 ) -> Network:
     """The way that these settings describe, or the environment where they are None. ConfigError
     says which of them cannot be used."""
-    variables = getproxies_environment()
-    is_exempt = find_exempt(variables.get("no", ""))
+    variables = read_variables()
     given = {
         scheme: (f"{scheme.upper()}_PROXY", url)
         for scheme in ("http", "https", "all")
@@ -237,9 +236,7 @@ def read_network(
     files = ca_file or "", client_certificate or "", client_key or "", client_key_password or ""
     network = Network(
         found,
-        (lambda origin: is_loopback(origin.host) or is_exempt(origin))
-        if proxy is None
-        else lambda origin: False,
+        find_exempt(variables.get("no", "")) if proxy is None else lambda origin: False,
         *files,
     )
     if any(files):
@@ -247,9 +244,16 @@ def read_network(
     return network
 
 
+def read_variables() -> dict[str, str]:
+    """The environment's proxies by scheme, and its list of exempt hosts as `no`."""
+    from urllib.request import getproxies_environment  # takes milliseconds of each start
+
+    return getproxies_environment()
+
+
 def proxy_urls() -> list[str]:
     """The URLs of the environment's proxies, which may have passwords."""
-    return [url for scheme, url in getproxies_environment().items() if scheme != "no"]
+    return [url for scheme, url in read_variables().items() if scheme != "no"]
 
 
 def _refuse_to_ask() -> str:
