@@ -5,11 +5,9 @@ import asyncio
 import base64
 import io
 import json
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import orjson
 import pytest
 from aiohttp import web
 from command import as_function
+from counting import TURNS, count_command, run_through_a_kill, verify_again
 from hosted import Endpoint, asks, gives, running, with_model
 from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
@@ -47,7 +46,6 @@ export = as_function("ng_export")
 
 ROOT = Path(__file__).resolve().parents[2]
 OpenAIModel = load("responses_api_models", "openai_model")
-TURNS = 10
 HELD_AT = 8
 """The turn whose request waits while the test kills the collector."""
 
@@ -145,29 +143,10 @@ class Provider:
 
 
 def command(folder: Path, url: str, *words: str) -> list[str]:
-    rows = [
-        {"responses_create_params": {"input": f"Row {n}: count."}, "expected_answer": TURNS}
-        for n in range(3)
-    ]
-    write_jsonl(folder / "tasks.jsonl", rows)
-    return [
-        str(Path(sys.executable).with_name("ng_collect_rollouts")),
-        "+config_paths=[resources_servers/calculator/configs/calculator.yaml,"
-        "responses_api_models/openai_model/configs/openai_model_chat.yaml]",
-        f"policy_base_url={url}/v1",
-        "policy_api_key=a-key-of-a-provider",
-        "policy_model_name=thinker-3",
-        "+agent_name=calculator_simple_agent",
-        f"+input_jsonl_fpath={folder / 'tasks.jsonl'}",
-        f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
-        "+num_samples_in_parallel=3",
-        *words,
-    ]
-
-
-def run(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 0, done.stdout + done.stderr
+    where = [f"policy_base_url={url}/v1", "policy_api_key=a-key-of-a-provider"]
+    where += ["policy_model_name=thinker-3"]
+    model = "responses_api_models/openai_model/configs/openai_model_chat.yaml"
+    return count_command(folder, model, *where, *words)
 
 
 @pytest.mark.parametrize(
@@ -182,21 +161,10 @@ def test_ten_turns_pass_at_an_endpoint_that_wants_all_back_though_killed(
     with running(provider) as url:
         words = command(tmp_path, url, stream)
         provider.holds = True
-        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-            assert provider.is_held.wait(HANG_S)
-            process.send_signal(signal.SIGKILL)
-        provider.holds = False
-        run(words)
-    lines = read_jsonl(tmp_path / "rollouts.jsonl")
+        release = partial(setattr, provider, "holds", False)
+        lines = run_through_a_kill(tmp_path, words, provider.is_held, release)
     assert not provider.refused
-    assert [line["reward"] for line in lines] == [1.0] * 3
-    assert any("resumed_turns" in line["rollout"] for line in lines)
-    again = [str(Path(sys.executable).with_name("ng_reverify"))]
-    again += ["+config_paths=[resources_servers/calculator/configs/calculator.yaml]"]
-    again += [f"+input_jsonl_fpath={tmp_path / 'rollouts.jsonl'}"]
-    run([*again, f"+output_jsonl_fpath={tmp_path / 'again.jsonl'}"])
-    for before, after in zip(lines, read_jsonl(tmp_path / "again.jsonl"), strict=True):
-        assert after["response"] == before["response"] and after["reward"] == 1.0
+    verify_again(tmp_path, lines)
 
 
 def at(**settings: Any) -> Callable[[str], Any]:

@@ -1,19 +1,16 @@
 """Anthropic's Messages API behind our items, at an endpoint that refuses as the real one does."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from claude import Claude, Refused, events_of
+from counting import TURNS, count_command, run_through_a_kill, verify_again
 from hosted import Endpoint, aborts, asks, gives, running, streams, with_model
-from support import HANG_S, read_jsonl, write_jsonl
-from workplace import ROOT
 
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import function_call_output, function_calls, output_text
@@ -34,7 +31,6 @@ ADD: JsonObject = {
     "description": "Add.",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
-TURNS = 10
 ASKED: JsonObject = {"input": "Count.", "tools": [ADD], "max_output_tokens": 4000}
 
 
@@ -97,30 +93,10 @@ TEXT: JsonObject = {"type": "text", "text": "Hi"}
 
 
 def command(folder: Path, url: str, *words: str) -> list[str]:
-    rows = [
-        {"responses_create_params": {"input": f"Row {n}: count."}, "expected_answer": TURNS}
-        for n in range(3)
-    ]
-    write_jsonl(folder / "tasks.jsonl", rows)
-    return [
-        str(Path(sys.executable).with_name("ng_collect_rollouts")),
-        "+config_paths=[resources_servers/calculator/configs/calculator.yaml,"
-        "responses_api_models/anthropic_model/configs/anthropic_model.yaml]",
-        f"policy_base_url={url}",
-        f"policy_api_key={KEY}",
-        "policy_model_name=claude-sonnet-5",
-        "+agent_name=calculator_simple_agent",
-        f"+input_jsonl_fpath={folder / 'tasks.jsonl'}",
-        f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
-        "+num_samples_in_parallel=3",
-        *words,
-    ]
-
-
-def run(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    where = [f"policy_base_url={url}", f"policy_api_key={KEY}"]
+    where += ["policy_model_name=claude-sonnet-5"]
+    model = "responses_api_models/anthropic_model/configs/anthropic_model.yaml"
+    return count_command(folder, model, *where, *words)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -138,24 +114,13 @@ def test_ten_turns_pass_though_the_run_is_killed_and_the_endpoint_overloaded(
         words = command(tmp_path, url, f"{key}.stream={str(is_streamed).lower()}")
         words.append(f"{key}.prices={{input: 2, output: 10, cached_input: 0.2, cache_write: 2.5}}")
         claude.held_at = 8
-        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-            assert claude.is_held.wait(HANG_S)
-            process.send_signal(signal.SIGKILL)
-        claude.held_at = 0
-        run(words)
+        release = partial(setattr, claude, "held_at", 0)
+        lines = run_through_a_kill(tmp_path, words, claude.is_held, release)
     assert not claude.refused
-    lines = read_jsonl(tmp_path / "rollouts.jsonl")
-    assert [line["reward"] for line in lines] == [1.0] * 3
-    assert any("resumed_turns" in line["rollout"] for line in lines)
     assert all(line["rollout"]["cost_usd"] > 0 for line in lines)
     assert {line["rollout"]["num_turns"] for line in lines} == {TURNS}
     assert "repaired" not in json.dumps([line["rollout"] for line in lines])
-    again = [str(Path(sys.executable).with_name("ng_reverify"))]
-    again += ["+config_paths=[resources_servers/calculator/configs/calculator.yaml]"]
-    again += [f"+input_jsonl_fpath={tmp_path / 'rollouts.jsonl'}"]
-    run([*again, f"+output_jsonl_fpath={tmp_path / 'again.jsonl'}"])
-    for before, after in zip(lines, read_jsonl(tmp_path / "again.jsonl"), strict=True):
-        assert after["response"] == before["response"] and after["reward"] == 1.0
+    verify_again(tmp_path, lines)
 
 
 def test_thirty_two_turns_cost_what_a_cache_makes_of_them() -> None:
