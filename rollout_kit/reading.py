@@ -1,7 +1,7 @@
 """Reads files that a user names, without trusting that they are files, or have lines.
 
 A device or a socket is refused. A line that is too long ends the reading with an error before more
-of it is in memory, also if it is compressed.
+of it is in memory, also if it is compressed. `sync_folder` is for those who write such a file.
 """
 
 import os
@@ -9,6 +9,7 @@ import stat
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import EINVAL
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -219,3 +220,16 @@ def line_at(descriptor: int, offset: int) -> bytes:
             return raw + b"\n"
         raw += chunk
     return raw[: raw.index(b"\n") + 1]
+
+
+def sync_folder(path: Path) -> None:
+    """Force the folder's entry of a file to disk, where the file system can."""
+    with suppress(PermissionError, FileNotFoundError):
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+        finally:
+            os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import orjson
 
 from ..errors import ConfigError, OutputError
+from ..reading import sync_folder
 from ..serving.process_tree import may_run, read_start
 from ..types import JsonObject
 
@@ -246,19 +247,6 @@ def lock(path: Path) -> Iterator[None]:
 def write_json(path: Path, content: JsonObject) -> None:
     """Write indented JSON atomically."""
     write_atomically(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def sync_folder(path: Path) -> None:
-    """Force the folder's entry of a file to disk, where the file system can."""
-    with suppress(PermissionError, FileNotFoundError):
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno != EINVAL:
-                raise
-        finally:
-            os.close(descriptor)
 
 
 def write_atomically(

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import OutputError
-from ..reading import last_line, number_bytes, parse_line
-from .files import aside, draft_of, is_still, sync_folder
+from ..reading import last_line, number_bytes, parse_line, sync_folder
+from .files import aside, draft_of, is_still
 from .kinds import mark_of
 
 READ = 1 << 20

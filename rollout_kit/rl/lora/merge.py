@@ -14,8 +14,9 @@ from pathlib import Path
 from ..._version import __version__
 from ...config.keys import MergeLoraConfig
 from ...errors import ConfigError, OutputError
+from ...reading import sync_folder
 from ...serving.weights import digest_of
-from ...store.files import draft_of, lock_draft, share_files, sync_folder, write_json
+from ...store.files import draft_of, lock_draft, share_files, write_json
 from ...types import JsonObject
 from . import weights
 from .adapter import WEIGHTS, Adapter, check_base, open_adapter

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from ...errors import ModelError
-from ...reading import parse_line, read_lines
+from ...reading import parse_line, read_lines, sync_folder
 from ...types import JsonObject
 from .provider import HEAD, UNANSWERED
 
@@ -29,15 +29,6 @@ def name_in(line: bytes) -> bytes:
     """The name of the request that a line is about."""
     digits = line[len(HEAD) : len(HEAD) + NAME_DIGITS]
     return bytes.fromhex(digits.decode("ascii", "replace"))
-
-
-def force_names(folder: Path) -> None:
-    """Force the names of the files in a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +89,7 @@ class StoredBatch:
             stream.flush()
             os.fsync(stream.fileno())
             stream.close()
-            force_names(self.folder)
+            sync_folder(self.requests)
 
     def names(self) -> Iterator[bytes]:
         """The names of its requests, from the file; once it is settled, from the results."""
@@ -160,7 +151,7 @@ class ResultsWriter:
         os.fsync(self._stream.fileno())
         self._stream.close()
         self._draft.rename(self._batch.results)
-        force_names(self._batch.folder)
+        sync_folder(self._batch.results)
 
     def abandon(self) -> None:
         self._stream.close()
@@ -194,7 +185,7 @@ class BatchFolder:
             self._journal, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
         self._end_last_line()
-        force_names(path)
+        sync_folder(self._journal)
 
     def _end_last_line(self) -> None:
         """A torn last line becomes a line of its own, which is none."""

@@ -7,7 +7,15 @@ from typing import Any
 import orjson
 
 from ...errors import ConfigError, how_to_install
-from .provider import HALF_PRICE, UNANSWERED, BatchFile, Look, Take, client_errors
+from .provider import (
+    HALF_PRICE,
+    UNANSWERED,
+    BatchFile,
+    Look,
+    Take,
+    client_errors,
+    write_openai_line,
+)
 
 OUR_ID = "rollout_kit_batch"
 """Name of our id in the metadata of a batch."""
@@ -62,11 +70,7 @@ class OpenAIBatches:
         )
 
     def write(self, name: str, body: bytes) -> bytes:
-        return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
-            name.encode(),
-            self._path.encode(),
-            body,
-        )
+        return write_openai_line(name, self._path, body)
 
     async def submit(self, batch: BatchFile) -> str:
         headers = await self._credentials()

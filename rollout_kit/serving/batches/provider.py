@@ -97,6 +97,15 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+def write_openai_line(name: str, path: str, body: bytes) -> bytes:
+    """A line of the files that OpenAI, Azure and vLLM's run-batch read."""
+    return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
+        name.encode(),
+        path.encode(),
+        body,
+    )
+
+
 def may_pass(status: int) -> bool:
     """Whether a request that was answered with this status may be sent again."""
     return status in TRANSIENT_STATUSES or status >= 500

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...reading import read_lines
 from .openai_batches import MAX_BYTES, read_result
-from .provider import BatchFile, Look, Take
+from .provider import BatchFile, Look, Take, write_openai_line
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,7 @@ class RunBatch:
         self._folder, self._path, self._model = folder, path, model
 
     def write(self, name: str, body: bytes) -> bytes:
-        return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
-            name.encode(),
-            self._path.encode(),
-            body,
-        )
+        return write_openai_line(name, self._path, body)
 
     async def submit(self, batch: BatchFile) -> str:
         await asyncio.to_thread(self._place, batch)
