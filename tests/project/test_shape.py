@@ -107,6 +107,18 @@ def test_base_names_are_unique_within_a_room() -> None:
     assert [each for each, number in names.items() if number > 1] == []
 
 
+def test_helpers_of_tests_share_no_name_with_a_server_s_module() -> None:
+    """Both are imported by their bare name, and the first one imported would stand for the other."""
+    helpers = {path.stem for path in (ROOT / "tests/helpers").glob("*.py")}
+    servers = {
+        path.stem
+        for folder in FOLDERS[1:]
+        for path in (ROOT / folder).glob("*/*.py")
+        if path.stem not in ("app", "__init__")
+    }
+    assert helpers & servers == set()
+
+
 def test_stages_that_work_on_files_and_numbers_never_see_http() -> None:
     paths = modules()
     for name, path in paths.items():
