@@ -15,8 +15,8 @@ import orjson
 import pytest
 from aiohttp import web
 from command import as_function
-from kill_counts import TURNS, count_command, run_through_a_kill, verify_again
 from hosted import Endpoint, asks, gives, running, with_model
+from kill_counts import TURNS, count_command, run_through_a_kill, verify_again
 from support import HANG_S, config_of, read_jsonl, row, write_jsonl
 
 from rollout_kit.analysis.view.dataset import Dataset
