@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from claude import Claude, Refused, events_of
-from counting import TURNS, count_command, run_through_a_kill, verify_again
 from hosted import Endpoint, aborts, asks, gives, running, streams, with_model
+from kill_counts import TURNS, count_command, run_through_a_kill, verify_again
 
 from rollout_kit.errors import ModelError, TaskError
 from rollout_kit.responses import function_call_output, function_calls, output_text
