@@ -23,6 +23,7 @@ COMMANDS = {
     "eval aggregate": "ng_aggregate_rollouts",
     "eval reverify": "ng_reverify",
     "eval compare": "ng_compare",
+    "eval health-check": "ng_check_rollouts",
     "dataset collate": "ng_prepare_data",
     "list benchmarks": "ng_list +kind=benchmark",
     "list environments": "ng_list +kind=environment",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .keys import (
     AuditConfig,
     ChaosConfig,
+    CheckRolloutsConfig,
     CheckTokensConfig,
     CollectConfig,
     Command,
@@ -247,6 +248,14 @@ COMMANDS = {
         (
             "ng_compare before.jsonl after.jsonl",
             "ng_compare a.jsonl b.jsonl c.jsonl +json=true",
+        ),
+    ),
+    "ng_check_rollouts": CommandInfo(
+        CheckRolloutsConfig,
+        "find rollouts whose reward cannot be trusted",
+        (
+            "ng_check_rollouts results/rollouts.jsonl",
+            "ng_check_rollouts results/rollouts.jsonl +max_unhealthy_fraction=0.05",
         ),
     ),
     "ng_check_tokens": CommandInfo(

@@ -479,6 +479,19 @@ class CompareConfig(OfInputCommand):
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
+class CheckRolloutsConfig(ReadingCommand):
+    """ng_check_rollouts: find rollouts whose reward cannot be trusted."""
+
+    ignore: list[str] = Field([], description="Checks that are not made, by their names.")
+    verdicts_fpath: Path | None = Field(
+        None, description="JSONL file to write: one line a rollout, with all that was found in it."
+    )
+    num_examples: int = Field(3, ge=0, description="Examples that are shown of each finding.")
+    max_unhealthy_fraction: float | None = Field(
+        None, ge=0, le=1, description="Exit 1 if more than this share of the rollouts is unhealthy."
+    )
+
+
 class MergeConfig(ReadingCommand):
     """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
 

@@ -196,8 +196,8 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands stop once they have read their arguments."""
 
     def then_stop(read: Callable[..., Any]) -> Callable[..., Any]:
-        def reading(*given: Any) -> None:
-            read(*given)
+        def reading(*given: Any, **more: Any) -> None:
+            read(*given, **more)
             raise Understood
 
         return reading
