@@ -88,13 +88,13 @@ def read_files(command: CompareConfig) -> tuple[list[File], list[str]]:
     paths, again = distinct_files_of(command.inputs)
     with filtering(command.where) as keeps:
         if len(paths) == 1:
-            files = _read_arms(paths[0], keeps, command.input_jsonl_fpath)
+            files = _read_parts(paths[0], keeps, command.input_jsonl_fpath)
         else:
             files = [_read(path, keeps, command.input_jsonl_fpath) for path in paths]
     if len(files) < 2:
         twice = f"{again[0]} is named twice; " if again else ""
         raise ConfigError(
-            f"{twice}name two or more files of rollouts, or one with several arms:"
+            f"{twice}name two or more files of rollouts, or one with several arms or agents:"
             " ng_compare a.jsonl b.jsonl"
         )
     has_several = any(len(file.agents) > 1 for file in files)
@@ -120,15 +120,20 @@ def _read(path: Path, keeps: Filter | None, tasks: Path | None) -> File:
     return found
 
 
-def _read_arms(path: Path, keeps: Filter | None, tasks: Path | None) -> list[File]:
-    """The arms of a single file, each as a file, in the order of the configuration."""
+def _read_parts(path: Path, keeps: Filter | None, tasks: Path | None) -> list[File]:
+    """The arms of a single file, each as a file, in the order of the configuration; its agents if
+    it has no arms."""
     arms: dict[str, File] = {}
+    agents: dict[str, File] = {}
     source = RolloutSource([path], tasks=tasks)
     for candidate in choose(source.candidates(keeps)):
-        arm = arm_of_key(candidate.key)
+        arm, agent = arm_of_key(candidate.key), candidate.key.agent
         _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
-    for found in arms.values():
+        _add([agents.setdefault(agent, File.create(agent, path))], candidate)
+    for found in (*arms.values(), *agents.values()):
         found.left_out = source.left_out
+    if len(arms) < 2:
+        return list(agents.values())
     order = ArmOrder()
     made = ((arm, each) for arm, found in arms.items() for each in found.fingerprints)
     order.add({"settings": _read_settings(path)}, made)

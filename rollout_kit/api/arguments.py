@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from ..collecting.pacing.budget import Budget
 from ..collecting.pacing.limiter import Limiter
-from ..collecting.plan import Parts, check_repeats
+from ..collecting.plan import Parts
+from ..collecting.sources import check_repeats
 from ..collecting.steps import RolloutLimits
 from ..config import fields
 from ..config.commands import OLD_KEYS, explain_old_key

@@ -104,6 +104,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     buffer: str | None
     buffer_port: int
     agent_name: str | None
+    agent_map: dict[str, str]
+    fan_out: dict[str, list[str]]
     dataset: str | None
     num_repeats: int | dict[str, int]
     num_repeats_add_seed: bool

@@ -320,7 +320,8 @@ def collect(
             output="collected.jsonl",
             num_repeats=2,
         ):
-            print(outcome.reward)
+            if isinstance(outcome, rk.Rollout):
+                print(outcome.reward)
         table = await rk.collect(rows, model=lambda params: "4", environment="string_match")
     """
     if rows is not None or isinstance(tasks, Servers):

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..store.compact import NumberTable
 from ..store.lines import Malformed
 from ..store.tasks import Reading, task_id_of
-from ..types import Attempt, JsonObject
+from ..types import Attempt, JsonObject, Task
 
 UNKNOWN = 1 << 30
 """Number of rollouts of a stream, which is not known before its end."""
@@ -111,13 +111,8 @@ class StreamSource(TaskSource):
             self._wants_row.set()
             if self._waiting:
                 self._num_rows += 1
-                task = self._reading.task(self._num_rows, self._waiting.popleft())
-                if isinstance(task, Malformed):
-                    self._check_malformed(task)
-                self.counts += self._count_some([task])
-                if self._contents.pending and not isinstance(task, Malformed):
-                    self._owed.extend(self.find_parked(self.wanted.keys(task)))
-                self._owed.extend(self.find_owed(self._name_malformed([task])))
+                for task in self._reading.tasks(self._num_rows, self._waiting.popleft()):
+                    self._take(task)
             elif self._error is not None:
                 raise self._error
             elif not self.is_open_ended:
@@ -128,6 +123,15 @@ class StreamSource(TaskSource):
                 self._has_row.clear()
                 return Later(self._has_row)
         return self._owed.popleft()
+
+    def _take(self, task: Task | Malformed) -> None:
+        """Have the rollouts of a task attempted."""
+        if isinstance(task, Malformed):
+            self._check_malformed(task)
+        self.counts += self._count_some([task])
+        if self._contents.pending and not isinstance(task, Malformed):
+            self._owed.extend(self.find_parked(self.wanted.keys(task)))
+        self._owed.extend(self.find_owed(self._name_malformed([task])))
 
     def _ask(self) -> Later | None:
         """Have the source give a row, if the rows are those of one; Later if it has none yet."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..config.keys import CollectConfig, LimitsConfig
+from ..config.keys import CollectConfig, LimitsConfig, TasksConfig
 from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving.endpoints.prices import Tariff
@@ -12,7 +12,7 @@ from ..serving.transport.peers import Peers
 from ..store.arms.arm import Arm
 from ..store.manifest import fingerprint_of
 from ..store.scope import parse_scope
-from ..store.tasks import TaskReader
+from ..store.tasks import DEFAULT, Routes, TaskReader
 from ..types import JsonObject, Key
 from .changed import Made
 
@@ -139,6 +139,19 @@ def _saves_turns(name: str, plan: AgentPlan, asked: bool | str) -> bool:
             " none of this package: leave out save_turns"
         )
     return can and (plan.reverify != "never" if asked == "auto" else asked is True)
+
+
+def routes_of(command: TasksConfig, servers: Servers) -> Routes:
+    """Where `agent_map` and `fan_out` lead; ConfigError for an agent that does not exist."""
+    moved, asked = dict(command.agent_map), command.agent_name
+    is_routed = bool(moved or command.fan_out)
+    if is_routed and asked is not None and moved.setdefault(DEFAULT, asked) != asked:
+        raise ConfigError(
+            f"agent_name: '{asked}', but agent_map.{DEFAULT} is '{moved[DEFAULT]}': give one"
+        )
+    routes = Routes(moved, command.fan_out)
+    routes.check(servers.callable_agents)
+    return routes
 
 
 async def know_agents(

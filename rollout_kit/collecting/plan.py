@@ -21,7 +21,6 @@ from ..config.keys import (
     Parallelism,
     ReverifyConfig,
     RolloutsCommand,
-    SamplingConfig,
 )
 from ..config.load import Config
 from ..config.replaced import Replaced, Targets
@@ -42,7 +41,15 @@ from ..store.manifest import Manifest, fingerprint_of
 from ..store.stored import StoredFile, drop_stale, survey
 from ..store.tasks import TaskReader
 from ..types import Key, Say
-from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
+from .agents import (
+    AgentPlan,
+    KnownAgent,
+    check_prices,
+    find_changed_code,
+    know_agents,
+    made_by,
+    routes_of,
+)
 from .batches.batching import Batching, describe_batching, find_batching
 from .changed import find_scopes, find_uncounted
 from .counts import RunSource
@@ -53,7 +60,7 @@ from .pacing.budget import Budget
 from .pacing.limiter import Limiter
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
-from .sources import TaskSource, Wanted
+from .sources import TaskSource, Wanted, repeats_of
 from .steps import RolloutLimits
 
 
@@ -67,13 +74,15 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
     given = command.arms if is_given else servers.values.get("arms")
     arms = read_arms(given, registry.resolve_path)
     chosen = choose_agent(servers.agents, servers.values, command)
+    routes = routes_of(command, servers)
     # rows may name an environment server in place of its agent
-    is_open = command.agent_name is None and servers.environments
+    is_open = command.agent_name is None and (servers.environments or routes)
     return TaskReader(
         path=path,
         agents=frozenset(servers.callable_agents),
         sources=find_sources(servers.values),
-        agent_name=None if is_open else chosen,
+        routes=routes,
+        agent_name=None if is_open or routes else chosen,
         default_agent=chosen if is_open else None,
         default_params=servers.default_params,
         override_params=command.responses_create_params,
@@ -84,14 +93,6 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         is_mine=command.shard.has if command.shard else None,
         names_malformed=command.shard is None or command.shard.number == 1,
     )
-
-
-def check_repeats(command: SamplingConfig) -> None:
-    """ConfigError if a task is to have no rollout."""
-    asked = command.num_repeats
-    for number in asked.values() if isinstance(asked, dict) else [asked]:
-        if number < 1:
-            raise ConfigError(f"num_repeats: must be at least 1, got {number}")
 
 
 def find_wanted(
@@ -479,17 +480,3 @@ def _older_verdicts(
             " are left as they are"
         )
     return notes
-
-
-def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
-    """Agent → rollouts of each task, as the key `num_repeats` says."""
-    if isinstance(asked, int):
-        return lambda agent: asked
-
-    def repeats(agent: str) -> int:
-        found = asked.get(agent, asked.get("_default"))
-        if found is None:
-            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
-        return found
-
-    return repeats

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 
 from ..analysis.metrics.tally import Tally
-from ..config.keys import CollectConfig
+from ..config.keys import CollectConfig, SamplingConfig
 from ..errors import ConfigError
 from ..store.arms.arm import Arm, order_by_prompt
 from ..store.compact import NumberTable
@@ -406,3 +406,25 @@ class TaskSource(RunSource):
         if self._command.dry_run:
             return (self.name, malformed.line) not in self._contents.malformed
         return self._journal.append_malformed(malformed, self.name)
+
+
+def repeats_of(asked: int | dict[str, int]) -> Callable[[str], int]:
+    """Agent → rollouts of each task, as the key `num_repeats` says."""
+    if isinstance(asked, int):
+        return lambda agent: asked
+
+    def repeats(agent: str) -> int:
+        found = asked.get(agent, asked.get("_default"))
+        if found is None:
+            raise ConfigError(f"num_repeats: has neither '{agent}' nor '_default'")
+        return found
+
+    return repeats
+
+
+def check_repeats(command: SamplingConfig) -> None:
+    """ConfigError if a task is to have no rollout."""
+    asked = command.num_repeats
+    for number in asked.values() if isinstance(asked, dict) else [asked]:
+        if number < 1:
+            raise ConfigError(f"num_repeats: must be at least 1, got {number}")

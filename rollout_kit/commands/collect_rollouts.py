@@ -9,8 +9,8 @@ from pathlib import Path
 from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import command_lines
 from ..collecting.pacing.bill import Bill
-from ..collecting.plan import Collection, check_repeats, open_collection, output_paths
-from ..collecting.sources import TaskSource
+from ..collecting.plan import Collection, open_collection, output_paths
+from ..collecting.sources import TaskSource, check_repeats
 from ..collecting.trackers.installed import check_trackers
 from ..config.inputs import choose_agent, task_path
 from ..config.keys import CollectConfig

@@ -43,7 +43,7 @@ def _of_tasks(source: RunSource) -> Iterator[Note]:
         return
     figures = source.counts.figures(*OF_TASKS, "malformed")
     yield _describe_tasks(source), {"event": "plan", **figures}
-    if (first := source.counts.first_renamed) is None:
+    if (first := source.counts.first_renamed) is None or source.reader.routes:
         return
     number, name = source.counts.renamed, "name" if source.counts.renamed > 1 else "names"
     yield (

@@ -903,6 +903,16 @@ class TasksConfig(CommandKeys):
         None,
         description="Agent to run. Optional with a single agent, or if rows name theirs.",
     )
+    agent_map: dict[str, str] = Field(
+        {},
+        description="Other agents than rows name: {named: other}. A row is known by its agent_ref"
+        " or its task_source; _default is for all without an entry.",
+    )
+    fan_out: dict[str, list[str]] = Field(
+        {},
+        description="Several agents for the same rows: {named: [one, another]}. Each runs every"
+        " row that names `named` in its agent_ref, or in its task_source.",
+    )
     input_jsonl_fpath: str | None = Field(
         None,
         description="Your tasks, one JSON object per line, for example tasks.jsonl. The file may"

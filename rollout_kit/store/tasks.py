@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, starmap
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from .._version import __version__
-from ..errors import number_of, suggest
+from ..errors import ConfigError, number_of, suggest
 from ..reading import parse_line, read_object
 from ..responses import DEEPEST, is_too_deep
 from ..serving.endpoints.params import find_problems, merge
@@ -51,7 +51,56 @@ PROMPT_FIELDS = ("messages", "prompt", "input", "question", "problem", "instruct
 STORED = frozenset({"rollout", "unverified", "failure"})
 """Kinds of lines that a collection writes."""
 
+DEFAULT = "_default"
+"""In `agent_map`: the agent of every row that has no entry."""
+
 NO_AGENT = "no agent: give +agent_name=…, or add an agent_ref to the row"
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Both keyed by the name of an agent in a row's `agent_ref`, or by its `task_source`."""
+
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """`agent_map`: the agent that runs a row in place of the one that the row names."""
+    spread: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """`fan_out`: several agents, each of which runs the row."""
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.spread)
+
+    def check(self, agents: Sequence[str]) -> None:
+        """ConfigError for an agent that does not exist, and for one that is named twice."""
+        for key, name in self._targets():
+            if name not in agents:
+                known = ", ".join(agents) or "none"
+                hint = suggest(name, agents)
+                raise ConfigError(f"{key}: no agent is called '{name}'{hint}; there are: {known}")
+        for key, names in self.spread.items():
+            if not names:
+                raise ConfigError(f"fan_out.{key}: name at least one agent, or leave it out")
+            if twice := next((name for name in names if list(names).count(name) > 1), None):
+                raise ConfigError(
+                    f"fan_out.{key}: '{twice}' is named twice; num_repeats gives a task several"
+                    " rollouts of one agent"
+                )
+
+    def _targets(self) -> Iterator[tuple[str, str]]:
+        for key, name in self.moved.items():
+            yield f"agent_map.{key}", name
+        for key, names in self.spread.items():
+            yield from ((f"fan_out.{key}", name) for name in names)
+
+    def agents_of(self, agent: Any, source: Any) -> Sequence[str]:
+        """Those of a row that names an agent and a source, either of which may be None; none if
+        the row decides itself."""
+        own = source if agent is None else agent
+        if isinstance(own, str) and own in self.spread:
+            return self.spread[own]
+        for name in (agent, source, DEFAULT):
+            if isinstance(name, str) and name in self.moved:
+                return [self.moved[name]]
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +129,7 @@ class TaskReader:
     """The agent of rows that name none, or one that is not known."""
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What a row's `task_source` may say → the agents that it can mean."""
+    routes: Routes = field(default_factory=Routes)
 
     def read(self) -> "Iterator[Task | Malformed]":
         """Yield the tasks of the file in input order, malformed lines among them."""
@@ -91,9 +141,9 @@ class TaskReader:
         for number, row in rows:
             if self.limit and reading.num_tasks >= self.limit:
                 return
-            task = reading.task(number, row)
-            if self.is_mine is None or self._is_mine(task):
-                yield task
+            for task in reading.tasks(number, row):
+                if self.is_mine is None or self._is_mine(task):
+                    yield task
 
     def _is_mine(self, task: "Task | Malformed") -> bool:
         if isinstance(task, Malformed):
@@ -109,7 +159,8 @@ class TaskReader:
         for row in owed:
             if row < end:
                 reading.skip_to(row)
-                yield from starmap(reading.task, islice(lines, row - at, row - at + 1))
+                for line in islice(lines, row - at, row - at + 1):
+                    yield from reading.tasks(*line)
                 at = row + 1
         if self.limit and self.limit <= len(known):
             return
@@ -120,7 +171,7 @@ class TaskReader:
                     self.positions.setdefault(task, position)
             if self.limit and reading.num_tasks >= self.limit:
                 return
-            yield reading.task(*line)
+            yield from reading.tasks(*line)
 
     def mark(self) -> bytes:
         """Stands for the input as it is, and for how its lines become tasks; empty if rows name
@@ -137,7 +188,13 @@ class TaskReader:
         own = {"positions": NumberTable(), "leading": Leading()}
         return replace(self, path=Path(path), limit=limit, **own)
 
-    def agent_of(self, row: JsonObject) -> str:
+    def agents_of(self, row: JsonObject) -> Sequence[str]:
+        """The agents that run a row, one as a rule; ValueError if it leads to none."""
+        if self.routes and (found := self.routes.agents_of(agent_name_of(row), row.get(SOURCE))):
+            return found
+        return [self._agent_of(row)]
+
+    def _agent_of(self, row: JsonObject) -> str:
         agent = self.agent_name or agent_name_of(row) or self._agent_of_source(row)
         if self.default_agent is not None and agent not in self.agents:
             return self.default_agent
@@ -197,30 +254,38 @@ class Reading:
         """Take the leading lines before this one as read."""
         self._num_distinct = self.num_tasks = row
 
-    def task(self, number: int, given: bytes | JsonObject) -> Task | Malformed:
-        """The task of one row; `number` is its line."""
+    def tasks(self, number: int, given: bytes | JsonObject) -> Sequence[Task | Malformed]:
+        """The tasks of one row, one for each agent that runs it; `number` is its line."""
         reader = self._reader
         try:
             row = flatten(_parse(given if isinstance(given, bytes) else _encode(given)))
-            agent = reader.agent_of(row)
+            agents = reader.agents_of(row)
             sent = reader.row_to_send(row)
         except ValueError as error:
-            return Malformed(number, str(error), _start_of(given))
+            return [Malformed(number, str(error), _start_of(given))]
         self.num_tasks += 1
         task_id = task_id_of(row)
         small_id = int(task_id, 16)
         position = reader.positions.setdefault(small_id, self._num_distinct)
         reader.leading.follow(number, small_id, position)
-        is_known, which = position < self._num_distinct, (small_id, agent)
+        is_known = position < self._num_distinct
         self._num_distinct += not is_known
+        index = row.get("_ng_task_index")
+        index = index if type(index) is int and is_index(index) else position
+        return [
+            Task(task_id, index, number, agent, sent, self._count(small_id, agent, is_known))
+            for agent in agents
+        ]
+
+    def _count(self, task: int, agent: str, is_known: bool) -> int:
+        """The number of the first rollout of a row: identical rows continue each other's."""
+        reader, which = self._reader, (task, agent)
         # with one agent for all rows, only identical rows need a count
         asked = reader.repeats(agent) if is_known and reader.agent_name else 0
         first = self._repeated.get(which, asked)
         if is_known or reader.agent_name is None:
             self._repeated[which] = first + reader.repeats(agent)
-        index = row.get("_ng_task_index")
-        index = index if type(index) is int and is_index(index) else position
-        return Task(task_id, index, number, agent, sent, first)
+        return first
 
 
 def _parse(raw: bytes) -> JsonObject:
