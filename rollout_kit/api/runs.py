@@ -304,8 +304,7 @@ def collect(
     - `limits` is a `Budget` in US dollars and tokens, which several runs may share, or
       `RolloutLimits` in seconds and attempts for each rollout.
     - `retry` is the number of attempts at a rollout, or a `RetryPolicy` with pauses in seconds.
-    - `sink` gets all outcomes that ended together, by `append_all(outcomes)`, before anything else
-      sees them. The event loop waits for it.
+    - `sink` gets all outcomes that ended together, by `append_all(outcomes)`, before all others.
     - `keys` are those of `ng_collect_rollouts`, such as `num_repeats=4` or `max_minutes=30`.
 
     `collect(servers, tasks)` is accepted too. Raises ConfigError here, and ConfigError, OutputError
