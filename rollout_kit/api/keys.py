@@ -30,6 +30,7 @@ class ServersKeys(TypedDict, total=False):
     nemo_gym: str | Path | None
     nemo_gym_code: list[str] | str
     nemo_gym_python: str | None
+    python_version: str | None
     install: bool
     max_restarts: int
     ready_timeout_s: float

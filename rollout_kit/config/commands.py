@@ -90,6 +90,12 @@ COMMANDS = {
             'ng_run "+config_paths=[configs/quickstart.yaml]"',
             'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
         ),
+        first=(
+            *("config_paths", "head_server.host", "head_server.port", "default_host", "dry_run"),
+            *("reload", "auth_token", "log_dir", "max_restarts", "ready_timeout_s", "json"),
+            *("request_timeout_s", "record", "replay", "batch", "unsafe_code", "nemo_gym"),
+            *("nemo_gym_code", "nemo_gym_python", "install"),
+        ),
     ),
     "ng_collect_rollouts": CommandInfo(
         CollectConfig,

@@ -50,7 +50,7 @@ NEEDS = (
     Need(("head_server",), lambda it: it.is_beside, "this command has servers of its own"),
     Need(("unsafe_code",), lambda it: it.runs_code, "no server here runs code of a model"),
     Need(
-        ("nemo_gym_code", "nemo_gym_python", "install"),
+        ("nemo_gym_code", "nemo_gym_python", "python_version", "install"),
         lambda it: it.has_gym,
         "no server here has NeMo Gym's code",
     ),

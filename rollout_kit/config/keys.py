@@ -133,8 +133,8 @@ class CheckoutConfig(CommandKeys):
 
     nemo_gym: Path | None = Field(
         None,
-        description="Checkout of NeMo Gym, for its YAML, servers and files. Default: the working"
-        " directory, if it is one.",
+        description="Checkout of NeMo Gym, for its YAML, servers and files. installed:<python> is"
+        " the NeMo Gym of an interpreter. Default: the working directory, if it is a checkout.",
     )
     nemo_gym_code: list[str] | str = Field(
         [],
@@ -143,8 +143,13 @@ class CheckoutConfig(CommandKeys):
     )
     nemo_gym_python: str | None = Field(
         None,
-        description="Interpreter that has what the checkout's servers need. Default: an environment"
-        " that is made once for them.",
+        description="Interpreter that has what the checkout's servers need. Default: the one of"
+        " installed:<python>, or else an environment that is made once for them.",
+    )
+    python_version: str | None = Field(
+        None,
+        description="Python for the environments of the checkout's servers: a version, such as"
+        " 3.13, or a path. Default: the version that NeMo Gym asks for.",
     )
     install: bool = Field(
         False, description="Make the environments that are missing, with uv, from the network."

@@ -14,10 +14,12 @@ from typing import Any, Protocol, Self
 
 from ..config.instance_keys import RAY, is_url
 from ..config.instances import AGENTS, MODELS, RESOURCES
+from ..config.keys import CheckoutConfig
 from ..config.load import Config, Instance
 from ..errors import ConfigError
 from ..serving import registry
 from ..serving.model import Model
+from ..serving.nemo_gym.checkout import find_interpreter
 from ..serving.nemo_gym.environments import interpreter_for
 from ..serving.nemo_gym.idle import IdleGymServer
 from ..serving.service import Service
@@ -220,7 +222,8 @@ async def placed(
 def equip(config: Config, upkeep: Upkeep) -> list[Instance]:
     """The instances; those with code of NeMo Gym have an interpreter."""
     command = config.command
-    interpreter, install = getattr(command, "nemo_gym_python", None), getattr(command, "install", 0)
+    known = command if isinstance(command, CheckoutConfig) else CheckoutConfig.model_validate({})
+    interpreter = known.nemo_gym_python or find_interpreter(known.nemo_gym)
     return [
         replace(
             each,
@@ -228,8 +231,8 @@ def equip(config: Config, upkeep: Upkeep) -> list[Instance]:
                 each.name,
                 each.code,
                 each.python or interpreter,
-                install=bool(install),
-                python=config.values.get("python_version"),
+                install=known.install,
+                python=known.python_version or config.values.get("python_version"),
                 say=upkeep.tell,
             ),
         )

@@ -44,6 +44,7 @@ OF_SERVERS = (
     "nemo_gym",
     "nemo_gym_code",
     "nemo_gym_python",
+    "python_version",
     "install",
 )
 """Keys about servers that this command starts itself."""

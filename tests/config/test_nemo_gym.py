@@ -475,6 +475,31 @@ def test_a_folder_that_is_no_checkout_is_refused(place: Path) -> None:
         load([f"+config_paths=[{LETTERS}]", "+nemo_gym=."], ValidateConfig)
 
 
+def test_the_nemo_gym_of_an_interpreter_is_a_checkout_whose_servers_it_runs(
+    place: Path, model: Endpoint
+) -> None:
+    python = place.parent / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={place.parent}/Gym exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    write_jsonl(place / "tasks.jsonl", [says("a", expected_answer="a")])
+    files = f"{LETTERS},responses_api_models/openai_model/configs/openai_model.yaml"
+    words = [f"+config_paths=[{files}]", f"+nemo_gym=installed:{python}"]
+    paths = "+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl"
+    with pytest.raises(SystemExit) as ended:
+        collect_rollouts([*words, *paths, *policy(model)])
+    assert ended.value.code == 0
+    [line] = read_jsonl(place / "out/rollouts.jsonl")
+    assert line["reward"] == 1.0
+
+
+def test_an_interpreter_without_nemo_gym_is_named(place: Path) -> None:
+    words = [f"+config_paths=[{LETTERS}]", f"+nemo_gym=installed:{sys.executable}"]
+    with pytest.raises(ConfigError, match=r"has no NeMo Gym: .*not installed there"):
+        load(words, ValidateConfig)
+    with pytest.raises(ConfigError, match="/no/python has no NeMo Gym"):
+        load([words[0], "+nemo_gym=installed:/no/python"], ValidateConfig)
+
+
 def test_its_collector_finds_the_servers_of_an_ng_run(place: Path, model: Endpoint) -> None:
     """NeMo Gym's collector reads every server's address from the head server's configuration, and
     sends no token."""

@@ -13,6 +13,7 @@ from ...config.load import Config
 from ...errors import ConfigError, OutputError
 from ...serving import registry
 from ...serving.nemo_gym.benchmarks import run_script
+from ...serving.nemo_gym.checkout import find_interpreter
 from ...store.arms.template import Prompt
 from ...store.files import write_atomically, write_json
 from ...types import JsonObject
@@ -76,8 +77,15 @@ def prepare_benchmark(config: Config[PrepareDataConfig], say: Callable[[str], No
         path = registry.resolve_path(str(script))
         if path is None:
             raise ConfigError(f"benchmark: there is no {script}")
-        given, install = command.nemo_gym_python, command.install
-        run_script(path, config.values, given=given, install=install, say=say, needs=needs)
+        run_script(
+            path,
+            config.values,
+            given=command.nemo_gym_python or find_interpreter(command.nemo_gym),
+            install=command.install,
+            python=command.python_version or config.values.get("python_version"),
+            say=say,
+            needs=needs,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def run_script(
     *,
     given: str | None,
     install: bool,
+    python: str | None,
     say: Callable[[str], None],
     needs: Sequence[str] = (),
 ) -> None:
@@ -59,16 +60,15 @@ def run_script(
     script = script.resolve()
     root = next((folder for folder in script.parents if is_checkout(folder)), script.parent)
     server = GymServer(script.parent, root, "benchmarks", tuple(needs))
-    version = values.get("python_version")
-    python = interpreter_for(
-        script.parent.name, server, given, install=install, python=version, say=say
+    interpreter = interpreter_for(
+        script.parent.name, server, given, install=install, python=python, say=say
     )
     say(f"running {script}")
     config = {"dry_run": False, **values}
     env = {"PYTHONPATH": str(root), "NEMO_GYM_CONFIG_DICT": orjson.dumps(config).decode()}
     arguments = orjson.dumps(values.get(ARGUMENTS) or {}).decode()
     done = subprocess.run(
-        [python, "-c", RUN, str(script), arguments],
+        [interpreter, "-c", RUN, str(script), arguments],
         cwd=root,
         env={**os.environ, **env},
         capture_output=True,

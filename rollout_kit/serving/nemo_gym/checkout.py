@@ -1,14 +1,16 @@
 """A checkout of NeMo Gym: which folders of it hold servers, and what their code needs."""
 
 import hashlib
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email import message_from_string
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
@@ -22,6 +24,17 @@ OF_ITSELF = re.compile(
     r"^(?:-e\s+)?(?:nemo[-_]gym(?:\[(?P<extras>[\w,\s-]*)\])?\s*(?:@.*)?|\.\.?/\S*)$"
 )
 """A line of a requirements file that stands for NeMo Gym itself."""
+
+INSTALLED = "installed:"
+"""In `nemo_gym`, before an interpreter that has NeMo Gym."""
+
+WHERE = """
+from importlib.util import find_spec
+from pathlib import Path
+found = find_spec("nemo_gym")
+assert found is not None, "it is not installed there"
+print(Path(found.origin).parents[1])
+"""
 
 ALL = "all"
 """In place of names: every server for which the checkout has code."""
@@ -197,6 +210,8 @@ def locate(given: str | Path | None, cwd: Path) -> Path | None:
     """The checkout: the folder that `nemo_gym` names, or the working directory if it is one."""
     if given is None:
         return cwd.resolve() if is_checkout(cwd) else None
+    if (python := find_interpreter(given)) is not None:
+        return _locate_installed(python)
     root = (cwd / Path(given).expanduser()).resolve()
     if not is_checkout(root):
         raise ConfigError(
@@ -204,3 +219,23 @@ def locate(given: str | Path | None, cwd: Path) -> Path | None:
             " https://github.com/NVIDIA-NeMo/Gym, and name that folder"
         )
     return root
+
+
+def find_interpreter(given: Any) -> str | None:
+    """The interpreter that `nemo_gym: installed:<python>` names; None if it names a folder."""
+    text = str(given or "")
+    return text.removeprefix(INSTALLED) if text.startswith(INSTALLED) else None
+
+
+@cache
+def _locate_installed(python: str) -> Path:
+    """The folder that an interpreter has NeMo Gym in; ConfigError if it has none."""
+    asked = [os.path.expanduser(python), "-c", WHERE]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        raise ConfigError(
+            f"nemo_gym: {python} has no NeMo Gym: {said.strip().splitlines()[-1]}"
+        ) from None
+    return Path(done.stdout.strip())
