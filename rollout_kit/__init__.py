@@ -31,6 +31,8 @@ _HOMES = {
     "serving.agent": "Agent AgentConfig",
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
+    "serving.judges.panel": "Graded RubricConfig RubricJudges",
+    "serving.judges.rubric": "Criterion",
     "serving.model": "Model ModelConfig",
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
     "serving.tools": "tool",
@@ -86,6 +88,8 @@ if TYPE_CHECKING:
     from .serving.agent import Agent, AgentConfig
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
+    from .serving.judges.panel import Graded, RubricConfig, RubricJudges
+    from .serving.judges.rubric import Criterion
     from .serving.model import Model, ModelConfig
     from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify
     from .serving.sandbox.limits import SandboxError, SandboxLimits, SandboxRun

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from async_lru import alru_cache
 from pydantic import ConfigDict, Field
@@ -146,10 +146,12 @@ class JudgeModel:
         self._timeout_s, limit = config.judge_timeout_s, config.judge_endpoint_max_concurrency
         self._places = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
-    async def ask(self, messages: Sequence[JsonObject]) -> tuple[JsonObject, JsonObject]:
-        """The create params of a question, and the response; VerifyError, with the judge's name,
-        if there is none in the time that a verdict may take."""
-        params = {**self._params, "input": [*messages]}
+    async def ask(
+        self, messages: Sequence[JsonObject], **more: Any
+    ) -> tuple[JsonObject, JsonObject]:
+        """The create params of a question, `more` among them, and the response; VerifyError, with
+        the judge's name, if there is none in the time that a verdict may take."""
+        params = {**self._params, **more, "input": [*messages]}
         session = current_session()
         limits = session.limits if session else []
         left = time_left(limits)

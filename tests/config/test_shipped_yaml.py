@@ -43,6 +43,9 @@ BEFORE = {
         ("responses_api_models/simulated_model", judge),
     )
 }
+BEFORE["resources_servers/rubric_judge/configs/rehearsal.yaml"] = (
+    "resources_servers/rubric_judge/configs/rubric_judge.yaml"
+)
 """The YAML of a judge → that of the environment whose answers it judges."""
 
 

@@ -374,6 +374,8 @@ def _implementations(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _others(tree: dict[str, Any]) -> Iterator[str]:
     """The servers that a block names and another file has."""
     text = str(tree)
+    if "rubric_judge" in tree:
+        yield MODEL.format(name="policy_model")
     for kind, name in re.findall(r"'type': '(\w+)', 'name': '(\w+)'", text):
         if name not in tree:
             yield {

@@ -1,0 +1,237 @@
+"""Several judges, one rubric, one vote.
+
+A reply that cannot be read is asked for again once. After that there is no verdict: the response is
+stored without one, and the error names the judge.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Literal, NamedTuple
+
+from async_lru import alru_cache
+from pydantic import ConfigDict, Field, model_validator
+
+from ...responses import output_text
+from ...session import current_session, entered
+from ...types import JsonObject
+from ..judge import SHARED, JudgeModel, JudgeModelConfig
+from ..service import OPERATIONAL, ServerRef
+from ..transport.loop import gather_all
+from ..transport.peers import Peers
+from .rubric import (
+    AGAIN,
+    Criterion,
+    Grade,
+    Question,
+    check_rubric,
+    read_grades,
+    schema_of,
+    write_prompt,
+)
+
+Vote = Literal["majority", "mean", "third"]
+
+
+class RubricConfig(JudgeModelConfig):
+    """Keys of a resources server that has answers graded by a rubric.
+
+    Example:
+
+        class Config(rk.RubricConfig):
+            max_words: int = 300
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    judges: list[ServerRef] = Field(
+        default_factory=list,
+        description="Model servers that judge. Without any, judge_model_server judges alone.",
+    )
+    criteria: list[Criterion] = Field(
+        default_factory=list,
+        description="The rubric: name, description, weight, kind (binary, scaled or pairwise),"
+        " lowest and highest. A row's `rubric` replaces it.",
+    )
+    vote: Vote = Field(
+        "majority",
+        description="majority: the median of the judges' scores, of an odd number of judges. mean:"
+        " their mean. third: the third judge is asked only where the first two differ.",
+    )
+    ask: Literal["together", "each"] = Field(
+        "together", description="One request for all criteria, or each criterion in its own."
+    )
+    judge_structured_output: bool = Field(
+        False, description="Hold the judges to a JSON schema. Their endpoints must support it."
+    )
+    judge_cache_size: int = Field(
+        default=4096,
+        ge=0,
+        json_schema_extra=OPERATIONAL,
+        description="Replies to cache: the same question to the same judge is asked once.",
+    )
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> "RubricConfig":
+        if self.criteria:
+            check_rubric(self.criteria)
+        number = len(self.judges) or 1
+        if self.vote == "majority" and number % 2 == 0:
+            raise ValueError(f"vote: majority needs an odd number of judges, not {number}")
+        if self.vote == "third" and number != 3:
+            raise ValueError(f"vote: third needs three judges, not {number}")
+        names = [each.name for each in self.judges]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"judges: '{twice}' is named twice")
+        return self
+
+
+class Opinion(NamedTuple):
+    """What one judge says of an answer."""
+
+    judge: str
+    grades: list[Grade]
+    num_asked: int
+    """Requests that it took, those for a reply that can be read included."""
+
+    def as_json(self) -> JsonObject:
+        grades = [each._asdict() for each in self.grades]
+        return {"judge": self.judge, "num_asked": self.num_asked, "grades": grades}
+
+
+class Graded(NamedTuple):
+    """What the judges conclude. `reward` and `scores` are from 0 to 1.
+
+    Example:
+
+        print(rk.Graded(0.75, {"polite": 0.75}, []).scores["polite"])
+    """
+
+    reward: float
+    scores: dict[str, float]
+    """Criterion → score."""
+    opinions: list[Opinion]
+
+
+class RubricJudges:
+    """Has answers graded by one or several models. ConfigError if no model is named.
+
+    Example:
+
+        class Polite(rk.ResourcesServer):
+            Config = rk.RubricConfig
+
+            async def start(self):
+                self.judges = rk.RubricJudges(self.config, self.peers, self.name)
+
+            async def verify(self, body: rk.VerifyRequest) -> rk.VerifyResponse:
+                rubric = [rk.Criterion(name="polite", description="The answer is polite.")]
+                answer = rk.output_text(body.response)
+                found = await self.judges.grade(rubric, body.responses_create_params, answer)
+                return body.scored(found.reward)
+    """
+
+    def __init__(self, config: RubricConfig, peers: Peers, name: str) -> None:
+        self._config, self._peers = config, peers
+        named = config.judges or [config.judge_model_server]
+        self._models = {
+            ref.name if ref else "": JudgeModel(
+                config.model_copy(update={"judge_model_server": ref}), peers, name
+            )
+            for ref in named
+        }
+        self._kept = alru_cache(maxsize=config.judge_cache_size)(self._ask)
+
+    async def grade(
+        self,
+        criteria: Sequence[Criterion],
+        params: JsonObject,
+        answer: str,
+        reference: str = "",
+    ) -> Graded:
+        """Grade one answer; VerifyError, with the judge's name, if a judge gives no verdict that
+        can be read."""
+        question, judges = Question(params, answer, reference), list(self._models)
+        first = judges[:2] if self._config.vote == "third" else judges
+        opinions = await gather_all([self._opinion(each, criteria, question) for each in first])
+        if self._config.vote == "third" and _scores(opinions[0]) != _scores(opinions[1]):
+            opinions.append(await self._opinion(judges[2], criteria, question))
+        join = fmean if self._config.vote == "mean" else median
+        scores = {
+            each.name: join(_scores(opinion)[each.name] for opinion in opinions)
+            for each in criteria
+        }
+        return Graded(weigh(criteria, scores), scores, opinions)
+
+    async def _opinion(
+        self, judge: str, criteria: Sequence[Criterion], question: Question
+    ) -> Opinion:
+        """What one judge says, in one request or several."""
+        pairwise = [each for each in criteria if each.kind == "pairwise"]
+        others = [each for each in criteria if each.kind != "pairwise"]
+        parts = [*self._divide(others), *(swapped := self._divide(pairwise))]
+        found = await gather_all(
+            self._ask_kept(judge, part, question, is_swapped=number >= len(parts))
+            for number, part in enumerate([*parts, *swapped])
+        )
+        grades: dict[str, Grade] = {}
+        for number, (own, _) in enumerate(found):
+            for grade in own:
+                if number >= len(parts):  # the same pair in the other order
+                    before = grades[grade.criterion]
+                    grade = before._replace(score=fmean((before.score, 1.0 - grade.score)))
+                grades[grade.criterion] = grade
+        return Opinion(judge, [grades[each.name] for each in criteria], sum(n for _, n in found))
+
+    def _divide(self, criteria: list[Criterion]) -> list[tuple[Criterion, ...]]:
+        """What is asked in one request each."""
+        if self._config.ask == "each":
+            return [(each,) for each in criteria]
+        return [tuple(criteria)] if criteria else []
+
+    async def _ask_kept(
+        self, judge: str, criteria: tuple[Criterion, ...], question: Question, *, is_swapped: bool
+    ) -> tuple[list[Grade], int]:
+        prompt = write_prompt(criteria, question, is_swapped=is_swapped)
+        answer = question.answer
+        # a recording identifies a call by its rollout, so each rollout must make its own calls
+        if not self._config.judge_cache_size or self._peers.is_taped:
+            return await self._ask(judge, criteria, prompt, answer)
+        session = current_session()
+        if session is not None and session.ticket is not None:
+            # the same question of another rollout is the same request, also in a batch
+            session = replace(session, ticket=session.ticket._replace(id=SHARED))
+        with entered(session):
+            return await self._kept(judge, criteria, prompt, answer)
+
+    async def _ask(
+        self, judge: str, criteria: tuple[Criterion, ...], prompt: str, answer: str
+    ) -> tuple[list[Grade], int]:
+        """The grades of one request, and how many requests they took."""
+        model = self._models[judge]
+        params = {"text": schema_of(criteria)} if self._config.judge_structured_output else {}
+        messages: list[JsonObject] = [{"role": "user", "content": prompt}]
+        said, why = "", ""
+        for number in (1, 2):
+            _, response = await model.ask(messages, **params)
+            said = output_text(response)
+            try:
+                return read_grades(said, criteria, answer), number
+            except ValueError as error:
+                why = str(error)
+            messages += [
+                {"role": "assistant", "content": said or "…"},
+                {"role": "user", "content": AGAIN.format(why=why)},
+            ]
+        raise model.refuse(f"gave no verdict that can be read: {why}", body=said, is_final=True)
+
+
+def weigh(criteria: Sequence[Criterion], scores: dict[str, float]) -> float:
+    """The reward: the weighted scores over the sum of the positive weights, from 0 to 1."""
+    total = sum(each.weight for each in criteria if each.weight > 0)
+    reached = sum(each.weight * scores[each.name] for each in criteria)
+    return min(1.0, max(0.0, reached / total))
+
+
+def _scores(opinion: Opinion) -> dict[str, float]:
+    return {each.criterion: each.score for each in opinion.grades}
