@@ -45,6 +45,7 @@ from ..types import Key, Say
 from .agents import AgentPlan, KnownAgent, check_prices, find_changed_code, know_agents, made_by
 from .batches.batching import Batching, describe_batching, find_batching
 from .changed import find_scopes, find_uncounted
+from .cheapest.ways import Ways, find_ways
 from .counts import RunSource
 from .goal import choose_source
 from .history import History
@@ -127,9 +128,10 @@ class Parts:
     retry: RetryPolicy | None = None
     sink: OutcomeSink | None = None
 
-    def of_runner(self) -> dict[str, Any]:
-        """Those that concern single rollouts."""
-        return {} if self.retry is None else {"retry": self.retry}
+    def of_runner(self, ways: Ways) -> dict[str, Any]:
+        """Those that concern single rollouts, and the ways of their requests."""
+        own = {"ways": ways} if ways.is_on else {}
+        return own if self.retry is None else {**own, "retry": self.retry}
 
 
 AUDIT_SEED = 0
@@ -238,6 +240,7 @@ async def open_collection(
     plans = {agent: each.plan for agent, each in known.items()}
     make = choose_source(command, plans, make_source)
     batching = await find_batching(servers, plans.values(), command.executor)
+    own = parts.of_runner(await find_ways(servers, plans, command))
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
@@ -258,7 +261,7 @@ async def open_collection(
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner()),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, **own),
         journal=journal,
         manifest=manifest,
         lines=lines,

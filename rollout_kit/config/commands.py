@@ -64,6 +64,7 @@ OF_COLLECTING = (
     "prompt_config",
     "arms",
     "confirm",
+    "cheapest",
     *OF_RUNS,
 )
 
@@ -88,6 +89,12 @@ COMMANDS = {
         (
             'ng_run "+config_paths=[configs/quickstart.yaml]"',
             'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
+        ),
+        first=(
+            *("config_paths", "head_server.host", "head_server.port", "default_host", "dry_run"),
+            *("reload", "request_timeout_s", "max_restarts", "ready_timeout_s", "log_dir"),
+            *("auth_token", "ray_address", "record", "replay", "batch", "cheapest"),
+            *("unsafe_code", "nemo_gym", "install", "json"),
         ),
     ),
     "ng_collect_rollouts": CommandInfo(

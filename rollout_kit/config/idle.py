@@ -56,8 +56,13 @@ NEEDS = (
     ),
     Need(
         ("num_canary",),
-        lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
-        "it needs +confirm=true, or ng_estimate",
+        lambda it: (
+            it.command.confirm
+            or it.command.cheapest
+            or it.is_beside
+            or isinstance(it.command, EstimateConfig)
+        ),
+        "it needs +confirm=true, +cheapest=true, or ng_estimate",
     ),
     Need(
         ("confirm",),
