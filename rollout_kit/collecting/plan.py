@@ -240,7 +240,7 @@ async def open_collection(
     plans = {agent: each.plan for agent, each in known.items()}
     make = choose_source(command, plans, make_source)
     batching = await find_batching(servers, plans.values(), command.executor)
-    own = parts.of_runner(await find_ways(servers, plans, command))
+    ways = await find_ways(servers, plans, command)
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
@@ -249,7 +249,7 @@ async def open_collection(
         _note_settings(manifest, config, known, lines)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
-        notes += find_idle(_situation(config, reader, plans))
+        notes += find_idle(_situation(config, reader, plans, ways))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
         source = make(command, reader, wanted, journal, name=name, agents=plans, say=say)
@@ -261,7 +261,7 @@ async def open_collection(
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, **own),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner(ways)),
         journal=journal,
         manifest=manifest,
         lines=lines,
@@ -393,7 +393,7 @@ def open_reverification(
 
 
 def _situation(
-    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
+    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan], ways: Ways
 ) -> Situation:
     instances = config.instances.values()
     places = {each.placement or ("process" if each.code else "local") for each in instances}
@@ -407,6 +407,7 @@ def _situation(
         is_beside=not instances,
         runs_code=any(UNSAFE_CODE in each.settings for each in instances),
         has_gym=any(each.code is not None for each in instances),
+        chooses_ways=ways.is_on,
     )
 
 
