@@ -57,7 +57,7 @@ class Budget:
     def room(self) -> int | float:
         """Rollouts that may be in flight: 0 if the next one would exceed a limit, infinite before
         the first one has ended, unless it is careful."""
-        return min(self._money(), self._tokens())
+        return math.inf if self.is_open else min(self._money(), self._tokens())
 
     def describe_reached(self) -> str:
         """A sentence on the limit that leaves no room."""
@@ -78,17 +78,13 @@ class Budget:
 
     def _money(self) -> int | float:
         used, seen = self.total.spent.usd, self._seen()
-        return self._room(
-            self.max_cost_usd, used, Expected(seen.spent.usd, seen.usd_squared, seen.rollouts)
-        )
+        expected = Expected(seen.spent.usd, seen.usd_squared, seen.rollouts)
+        return self._room(self.max_cost_usd, used, expected)
 
     def _tokens(self) -> int | float:
         used, seen = self.total.spent.tokens, self._seen()
-        return self._room(
-            self.max_total_tokens,
-            used,
-            Expected(seen.spent.tokens, seen.tokens_squared, seen.rollouts),
-        )
+        expected = Expected(seen.spent.tokens, seen.tokens_squared, seen.rollouts)
+        return self._room(self.max_total_tokens, used, expected)
 
     def _seen(self) -> Bill:
         """What rollouts have cost, those of earlier runs among them."""
@@ -123,4 +119,4 @@ class Expected(NamedTuple):
 
 def within(limit: Callable[[], int], budget: Budget) -> Callable[[], int]:
     """`limit`, lowered to the room that the budget leaves."""
-    return lambda: limit() if budget.is_open else int(min(limit(), budget.room()))
+    return lambda: int(min(limit(), budget.room()))
