@@ -29,7 +29,7 @@ HEADER = "x-rollout-session"
 
 SPENT_HEADER = "x-rollout-spent"
 """Name of the HTTP reply header with the usage: calls, tokens, US dollars, unpriced calls,
-refusals by a rate limit."""
+refusals by a rate limit, US dollars at standard prices, calls whose standard price is unknown."""
 
 STATS_HEADER = "x-rollout-stats"
 """Name of the HTTP reply header with the statistics: a JSON object, in ASCII. It is a header so
@@ -38,6 +38,9 @@ that a response, also a recorded one, contains what the model said and no measur
 TURNS_HEADER = "x-rollout-turns"
 """Name of the HTTP header of a request for a rollout whose turns are stored: the number of bytes of
 the stored turns, a JSON list in front of the body."""
+
+TIER_HEADER = "x-rollout-tier"
+"""Name of the HTTP header with the `tier` of a session."""
 
 TICKET_HEADER = "x-rollout-ticket"
 """Name of the HTTP header with the ticket of a session, if model servers may gather its requests
@@ -68,27 +71,35 @@ LOST_CODE = -32041
 @dataclass(slots=True)
 class Spent:
     """Running total of the model calls made. `unpriced` counts calls of unknown price, `throttled`
-    the answers of an endpoint that refused a request because of its rate limit (429, 529)."""
+    the answers of an endpoint that refused a request because of its rate limit (429, 529).
+    `standard_usd` is what the calls would cost at standard prices, without cache and batches;
+    `unlisted` counts calls for which that is unknown."""
 
     calls: int = 0
     tokens: int = 0
     usd: float = 0.0
     unpriced: int = 0
     throttled: int = 0
+    standard_usd: float = 0.0
+    unlisted: int = 0
 
     @property
     def cost_usd(self) -> float | None:
         """US dollars; None if no call was counted or the price of one is unknown."""
         return self.usd if self.calls and not self.unpriced else None
 
-    def call(self, tokens: int, usd: float | None) -> None:
-        """Count one model call; `usd` is None if its price is unknown."""
+    def call(self, tokens: int, usd: float | None, standard_usd: float | None = None) -> None:
+        """Count one model call; `usd` and `standard_usd` are None if its price is unknown."""
         self.calls += 1
         self.tokens += tokens
         if usd is None:
             self.unpriced += 1
         else:
             self.usd += usd
+        if standard_usd is None:
+            self.unlisted += 1
+        else:
+            self.standard_usd += standard_usd
 
     def add(self, other: "Spent") -> None:
         self.calls += other.calls
@@ -96,18 +107,23 @@ class Spent:
         self.usd += other.usd
         self.unpriced += other.unpriced
         self.throttled += other.throttled
+        self.standard_usd += other.standard_usd
+        self.unlisted += other.unlisted
 
     def to_header(self) -> str:
         """The value of the `SPENT_HEADER` header."""
-        return f"{self.calls} {self.tokens} {self.usd!r} {self.unpriced} {self.throttled}"
+        billed = f"{self.calls} {self.tokens} {self.usd!r} {self.unpriced} {self.throttled}"
+        return f"{billed} {self.standard_usd!r} {self.unlisted}"
 
     def add_header(self, text: str) -> None:
         """Add the header of another process; ignore one that does not parse."""
         try:
             found = text.split()
-            calls, tokens, usd, unpriced, throttled = found if len(found) != 4 else (*found, "0")
-            self.add(Spent(int(calls), int(tokens), float(usd), int(unpriced), int(throttled)))
-        except ValueError:
+            rest = {4: ["0", "0", found[0]], 5: ["0", found[0]], 7: []}[len(found)]
+            calls, tokens, usd, unpriced, throttled, standard, unlisted = [*found, *rest]
+            told = int(calls), int(tokens), float(usd), int(unpriced), int(throttled)
+            self.add(Spent(*told, float(standard), int(unlisted)))
+        except (ValueError, LookupError):
             return
 
 
@@ -173,6 +189,9 @@ class Session:
     its weights change."""
     ticket: BatchTicket | None = None
     """Set where requests may wait for batches."""
+    tier: str = ""
+    """Service tier of requests that go into no batch, where neither row nor server names one and
+    the server's prices have it."""
 
     @classmethod
     def of(

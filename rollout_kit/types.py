@@ -297,7 +297,14 @@ class RolloutInfo(NamedTuple):
     num_tool_calls: Annotated[
         int | None, HeadField("Calls of tools.", is_column=True, is_mean=True)
     ]
+    cached_tokens: Annotated[
+        int | None,
+        HeadField("Tokens of the prompts that were read from a cache.", is_column=True),
+    ]
     cost_usd: Annotated[float | None, HeadField("US dollars.", is_column=True)]
+    standard_usd: Annotated[
+        float | None, HeadField("The same at standard prices, without cache and batches.")
+    ]
     replay_differences: Annotated[
         int, HeadField("Replayed tool calls that gave another answer than before.")
     ]

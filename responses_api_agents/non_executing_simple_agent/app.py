@@ -19,6 +19,7 @@ class NonExecutingSimpleAgentConfig(AgentConfig):
 
 class NonExecutingSimpleAgent(Agent):
     Config = NonExecutingSimpleAgentConfig
+    one_call = "always"
 
     async def respond(self, params: JsonObject) -> JsonObject:
         turns = Turns(self.peers, self.model)

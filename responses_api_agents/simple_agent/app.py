@@ -49,6 +49,10 @@ class SimpleAgent(Agent):
         self._server_tools: list[JsonObject] | None = None
         # reading a field of a configuration takes several times as long as reading an attribute
         self._turn_limit, self._mcp_servers = config.turn_limit, config.mcp_servers
+        if self._turn_limit == 1:
+            self.one_call = "always"
+        elif not self._mcp_servers:
+            self.one_call = "without_tools"
 
     async def start(self) -> None:
         if self.config.mcp_servers:

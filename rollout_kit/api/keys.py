@@ -40,6 +40,7 @@ class ServersKeys(TypedDict, total=False):
     record: str | Path | None
     replay: str | Path | None
     batch: bool
+    cheapest: bool
     unsafe_code: bool
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Self, Unpack, cast
 from weakref import WeakKeyDictionary
 
+from ..collecting.cheapest.savings import recall_costs
+from ..collecting.cheapest.words import count_ways, describe_limit, describe_ways
 from ..collecting.pacing.bill import Bill
 from ..collecting.pacing.budget import Budget
 from ..collecting.pacing.limiter import Limiter
@@ -175,6 +177,7 @@ class Running(ABC):
             await self._check_code()
             with await self._open() as collection:
                 await collection.source.count()
+                await self._say_ways(collection)
                 collection.begin()
                 run = self._run = self._make_run(collection)
                 await run.warm_up()
@@ -193,6 +196,10 @@ class Running(ABC):
             self._run = None
             closing.discard(closed)
             closed.set()
+
+    async def _say_ways(self, collection: Collection) -> None:
+        """Log how the requests of the run are sent, if it chooses."""
+        return
 
     async def _check_code(self) -> None:
         """ConfigError if the files of a running verifier have changed: its verdicts would be those
@@ -251,6 +258,22 @@ class Collecting(Running):
             make_source=self._source(),
             parts=self._parts,
         )
+
+    async def _say_ways(self, collection: Collection) -> None:
+        ways, source, command = collection.runner.ways, collection.source, self._command
+        if not ways.is_on:
+            return
+        counts = None
+        if isinstance(source, TaskSource) and not isinstance(source, StreamSource):
+            counts = await count_ways(source, ways)
+        if collection.budget is None:
+            known = recall_costs(collection.paths) if collection.paths else Bill()
+            limits = command.max_cost_usd, command.max_total_tokens
+            collection.budget = Budget(*limits, known=known, is_careful=True)
+        for line in describe_ways(ways, counts, command):
+            log_event(line)
+        log_event("  canary: none, as a program collects at once")
+        log_event(describe_limit(command))
 
     def _source(self) -> Callable[..., TaskSource]:
         if self._tasks is None or isinstance(self._tasks, str | Path):

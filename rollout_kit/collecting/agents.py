@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from ..config.keys import CollectConfig, LimitsConfig, TasksConfig
 from ..errors import ConfigError
 from ..launch.reach import Servers
+from ..serving.agent import OneCall
 from ..serving.endpoints.prices import Tariff
 from ..serving.model import REQUIRE_VERSION
 from ..serving.transport.peers import Peers
@@ -45,6 +46,7 @@ class AgentPlan:
     """The agent's server; empty if it has the name that the keys have."""
     agent: str = ""
     """The agent behind the keys' name, if that is the name of an environment server."""
+    one_call: OneCall = ""
     timeout_s: float | None = None
     """A limit of one rollout, in addition to that of the run."""
 
@@ -98,6 +100,7 @@ async def know_agent(
         model=str(model.get("model") or ""),
         hosts=tuple(map(str, model.get("hosts") or ())),
         opaque=about.get("opaque", True),
+        one_call=about.get("one_call", ""),
         **read_verifier(verifier),
         arms={arm.id: fingerprint_of({**settings, "arm": arm.settings}) for arm in arms},
     )

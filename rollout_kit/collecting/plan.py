@@ -52,6 +52,7 @@ from .agents import (
 )
 from .batches.batching import Batching, describe_batching, find_batching
 from .changed import find_scopes, find_uncounted
+from .cheapest.ways import Ways, find_ways
 from .counts import RunSource
 from .goal import choose_source
 from .history import History
@@ -128,9 +129,10 @@ class Parts:
     retry: RetryPolicy | None = None
     sink: OutcomeSink | None = None
 
-    def of_runner(self) -> dict[str, Any]:
-        """Those that concern single rollouts."""
-        return {} if self.retry is None else {"retry": self.retry}
+    def of_runner(self, ways: Ways) -> dict[str, Any]:
+        """Those that concern single rollouts, and the ways of their requests."""
+        own = {"ways": ways} if ways.is_on else {}
+        return own if self.retry is None else {**own, "retry": self.retry}
 
 
 AUDIT_SEED = 0
@@ -239,6 +241,7 @@ async def open_collection(
     plans = {agent: each.plan for agent, each in known.items()}
     make = choose_source(command, plans, make_source)
     batching = await find_batching(servers, plans.values(), command.executor)
+    ways = await find_ways(servers, plans, command)
     journal, notes = _open_journal(command, lines, parts.sink)
     try:
         manifest = _open_manifest(journal)
@@ -247,7 +250,7 @@ async def open_collection(
         _note_settings(manifest, config, known, lines)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
         notes += _few_files(command.num_samples_in_parallel)
-        notes += find_idle(_situation(config, reader, plans))
+        notes += find_idle(_situation(config, reader, plans, ways))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
         source = make(command, reader, wanted, journal, name=name, agents=plans, say=say)
@@ -259,7 +262,7 @@ async def open_collection(
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner()),
+        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner(ways)),
         journal=journal,
         manifest=manifest,
         lines=lines,
@@ -391,7 +394,7 @@ def open_reverification(
 
 
 def _situation(
-    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan]
+    config: Config[CollectConfig], reader: TaskReader, plans: Mapping[str, AgentPlan], ways: Ways
 ) -> Situation:
     instances = config.instances.values()
     places = {each.placement or ("process" if each.code else "local") for each in instances}
@@ -405,6 +408,7 @@ def _situation(
         is_beside=not instances,
         runs_code=any(UNSAFE_CODE in each.settings for each in instances),
         has_gym=any(each.code is not None for each in instances),
+        chooses_ways=ways.is_on,
     )
 
 

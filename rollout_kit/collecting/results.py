@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..reading import read_object
 from ..store.files import write_json
 from ..types import JsonObject
+from .cheapest.savings import Savings
 from .live.snapshot import Snapshot
 from .live.watcher import snapshot_of
 from .pacing.limiter import Adaptive
@@ -121,10 +122,14 @@ def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
     )
     if run.audit and run.tally.rollouts:
         metrics["audit"] = run.audit.figures()
+    metrics |= source.own_results()
+    if run.collection.runner.ways.is_on:
+        counts = run.metrics.verified, run.metrics.informative
+        metrics["cheapest"] = Savings.of(metrics, *counts, run.runner.bill.lost).to_json()
     if bottleneck := run.meter.verdict():
         metrics["bottleneck"] = bottleneck.figures()
     if run.scoring.is_on:
         metrics["groups"] = run.scoring.figures()
     if isinstance(run.limiter, Adaptive):
         metrics["parallelism"] = run.limiter.history()
-    return metrics | source.own_results()
+    return metrics

@@ -45,6 +45,8 @@ class Runner(Equipment):
             return Rollout(info_of(attempt.stored), mark_as("rollout", attempt.stored))
         try:
             outcome = await self.outcome_of(attempt, slot)
+            if isinstance(outcome, Failure):
+                self.bill.lost.add(slot.ledger.spent)
         finally:
             self.bill.add(slot.ledger.spent)
         if isinstance(outcome, Unverified) and outcome.error is not None and not self.limits.parks:
@@ -65,7 +67,7 @@ class Runner(Equipment):
         tried: list[JsonObject] = []
         lost = throttled = 0
         if attempt.stored is not None:
-            slot.ledger.earlier_usd = info_of(attempt.stored).cost_usd
+            slot.ledger.bring(info_of(attempt.stored))
             if agent.reverify == "never":
                 attempt = attempt._replace(stored=None, regenerated=True)
         elif attempt.turns:
@@ -120,9 +122,7 @@ class Runner(Equipment):
         """Have the attempt continue from the stored turns that were made with its settings."""
         settings = self.agents[attempt.key.agent].settings_of(attempt.key)
         slot.turns = [turn for turn in attempt.turns if turn.get("settings") == settings]
-        costs = [turn.get("cost_usd") for turn in attempt.turns]
-        known = [cost for cost in costs if cost is not None]
-        slot.ledger.earlier_usd = sum(known) if len(known) == len(costs) else None
+        slot.ledger.resume(attempt.turns)
 
     def _drop_turns(self, attempt: Attempt, error: RolloutError, slot: Slot, has_new: bool) -> None:
         if slot.turns and not self._may_resume(attempt, error, has_new):

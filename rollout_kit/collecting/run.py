@@ -23,6 +23,7 @@ from ..store.lines import MadeRollout, rollout_of
 from ..store.tasks import BREATH
 from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
 from .audit import VerdictAudit
+from .cheapest.ways import ALL_ALIKE
 from .groups.following import GroupFollower
 from .groups.scoring import GroupScoring
 from .limits import RunLimits
@@ -81,8 +82,9 @@ class Run:
         on_counted: Callable[[], object] = lambda: None,
     ) -> None:
         command, runner, source = collection.command, collection.runner, collection.source
-        if attempts is not None and runner.limits.batch_key:  # a canary is to be quick
-            runner = replace(runner, limits=replace(runner.limits, batch_key=""))
+        if attempts is not None:  # a canary is to be quick
+            limits = replace(runner.limits, batch_key="")
+            runner = replace(runner, limits=limits, ways=ALL_ALIKE)
         self.collection = collection
         self.command, self.runner, self.source = command, runner, source
         self.num_given = None if attempts is None else len(attempts)
@@ -114,6 +116,7 @@ class Run:
             runner.begin,
             self.groups,
             within(self.parallel, self.limits.budget),
+            room=self.limits.budget.room,
             measure=self.meter.take,
         )
         self._give_up = self._judge()
@@ -397,9 +400,10 @@ class Run:
     def _drain(self, why: str, more: str, *, in_time: bool) -> None:
         """Start nothing more; in time, cancel after `drain_timeout_s`."""
         number = self.schedule.in_flight + self.schedule.num_parked
+        number += 0 if in_time else self.schedule.num_waiting
         limit = f", for up to {self.command.drain_timeout_s:g} s" if in_time else ""
         self._say(f"{why}stopping: {number} in flight may finish{limit}{more}")
-        self.schedule.stop()
+        self.schedule.stop(is_patient=not in_time)
         if self.ending is not Ending.LIMIT:
             self.groups.stop()
         if in_time:

@@ -5,6 +5,7 @@ The work per completion does not grow with the number in flight.
 """
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class Schedule:
         sink: Sink,
         limit: Callable[[], int],
         *,
+        room: Callable[[], float] = lambda: math.inf,
         measure: Callable[[Slot, Outcome], object] = lambda slot, outcome: None,
         max_parked: int = 1024,
         cpu_time: Callable[[], float] = thread_time,
@@ -103,6 +105,8 @@ class Schedule:
         self._sink = sink
         self._measure = measure
         self._limit = limit
+        self._room = room
+        """Attempts that may have begun and not ended, those that wait for batches among them."""
         self._max_parked = max_parked
         self._cpu_time = cpu_time
         self._ended: list[Running] = []
@@ -132,6 +136,8 @@ class Schedule:
         self.holds: set[str] = set()
         """Why nothing more may start for now, if anything is in it; attempts in flight go on."""
         self._stopping = False
+        self._is_patient = True
+        """Whether attempts may wait for batches."""
         self._exhausted = False
 
     @property
@@ -184,13 +190,16 @@ class Schedule:
         """Look again at the limit, and at `holds`."""
         self._hand()
 
-    def stop(self) -> None:
-        """Start nothing more; attempts in flight may finish."""
+    def stop(self, *, is_patient: bool = False) -> None:
+        """Start nothing more; attempts in flight may finish. If patient, so may those that wait for
+        batches, which are paid for."""
         self._stopping = True
         self._exhausted = True
         self.holds.clear()
         self._again.clear()
-        self.aside.close()
+        self._is_patient = is_patient
+        if not is_patient:
+            self.aside.close()
         while self._regaining:
             _, given = self._regaining.popleft()
             if not given.done():
@@ -308,7 +317,7 @@ class Schedule:
         self._keep(outcomes, kept)
 
     def _put_aside(self, found: PutAside) -> None:
-        if not self._stopping:
+        if self._is_patient:
             self.aside.add(found)
 
     def _outcomes(self) -> Iterator[Outcome]:
@@ -338,7 +347,7 @@ class Schedule:
                 place.freed_at = None
                 given.set_result(True)
         aside = self.aside
-        while in_flight < limit and (self._again or aside.is_ready or not self._exhausted):
+        while in_flight < limit and (self._again or aside.is_ready or self._may_begin()):
             if in_flight >= self._filled:
                 self._fill_on(limit)
                 break
@@ -354,6 +363,10 @@ class Schedule:
                 self._exhausted = True
         self.begun.set()
         return None
+
+    def _may_begin(self) -> bool:
+        """Whether an attempt of the source may begin."""
+        return not self._exhausted and len(self.slots) + self.aside.number < self._room()
 
     def _begin(self, attempt: Attempt, in_flight: int) -> None:
         place = _Place(self._num_started)

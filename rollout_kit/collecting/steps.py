@@ -35,6 +35,7 @@ from ..store.kinds import mark_as
 from ..store.lines import (
     MadeRollout,
     build_line,
+    count_cached,
     describe_error,
     info_of,
     micros,
@@ -49,6 +50,7 @@ from ..trajectory import versions_of
 from ..types import Attempt, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .batches.batching import make_ticket, put_aside
+from .cheapest.ways import ALL_ALIKE, Ways
 from .pacing.bill import Bill
 from .slot import Slot, parked_when_slow
 
@@ -94,6 +96,8 @@ class Equipment:
     """Cost of all finished attempts."""
     retry: RetryPolicy = ATTEMPT
     """Pauses between the attempts at a rollout, and the errors after which there is another."""
+    ways: Ways = ALL_ALIKE
+    """How the requests of a rollout are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +220,8 @@ class Steps:
         key = self.attempt.key
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
         session = Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
-        self.slot.stats = session.stats
-        if self.shared.limits.batch_key:
+        self.slot.stats, session.tier = session.stats, self.shared.ways.tier
+        if self.shared.limits.batch_key and self.shared.ways.takes_batch(self.attempt):
             part = str(self.attempt.redraws)
             session.ticket = self._make_ticket(part, waits=self.agent.opaque)
         return session
@@ -282,8 +286,9 @@ class Steps:
         if not (ledger.spent.calls or self.attempt.turns):
             # a foreign agent, whose reply reports no model calls
             ledger.spent.call(total_tokens(response), None)
-        if (cost := ledger.cost_usd) is not None:
-            known["cost_usd"] = cost
+        known |= {name: usd for name, usd in ledger.costs().items() if usd is not None}
+        if (cached := count_cached(response)) is not None:
+            known["cached_tokens"] = cached
         return build_line(self.attempt.task, self.attempt.key, response, known)
 
     async def _verify(self, row: JsonObject, line: JsonObject) -> Result | Refused:
@@ -375,7 +380,7 @@ class Steps:
         known = {
             "verifier": self._verifier(),
             "verify_s": None if verify_s is None else micros(verify_s),
-            "cost_usd": self.slot.ledger.cost_usd,  # None if the price of a judge is unknown
+            **self.slot.ledger.costs(),
             "replay_differences": self.num_different or None,
         }
         verified = with_verdict(line, scores, known)

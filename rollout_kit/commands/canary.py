@@ -15,7 +15,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..analysis.metrics.intervals import MIN_DRAWN, Interval, share, total
-from ..collecting.pacing.bill import dollars
+from ..collecting.cheapest.savings import recall_costs
+from ..collecting.cheapest.words import count_ways, describe_limit, describe_ways
+from ..collecting.counts import Counts
+from ..collecting.pacing.bill import Bill, dollars
+from ..collecting.pacing.budget import Budget
 from ..collecting.plan import Collection
 from ..collecting.results import Status, finish
 from ..collecting.run import Ending, Run
@@ -63,6 +67,45 @@ async def confirm(collection: Planned, ends: Ends, progress: Progress) -> Status
     return Status.LIMIT_REACHED
 
 
+async def begin_cheaply(collection: Planned, progress: Progress) -> None:
+    """Say how the requests of a run are sent, and what limits its cost."""
+    source, command, ways = collection.source, collection.command, collection.runner.ways
+    counts = await count_ways(source, ways)
+    number = _size_canary(command, source.counts)
+    canary = f"  canary: {number:,} rollouts at once, at the standard price, before the others"
+    if not number:
+        has_some = source.counts.done or source.counts.to_verify
+        why = "the output has rollouts already" if has_some else "there are too few rollouts"
+        canary = f"  canary: none, as {why}"
+    lines = [*describe_ways(ways, counts, command), canary, describe_limit(command)]
+    figures = {f"{agent} {calls.value}": each for (agent, calls), each in counts.items()}
+    progress.say("\n".join(lines), event="cheapest", rollouts=figures, canary=number)
+    known = recall_costs(collection.paths) if collection.paths else Bill()
+    limits = command.max_cost_usd, command.max_total_tokens
+    collection.budget = Budget(*limits, known=known, is_careful=True)
+
+
+async def try_first(collection: Planned, ends: Ends, progress: Progress) -> Status | None:
+    """Run a canary, without a question after it; a status if there is nothing to go on with."""
+    if number := _size_canary(collection.command, collection.source.counts):
+        return await run_canary(collection, ends, progress, number)
+    return await run_to_end(collection, ends, progress)
+
+
+SHARE, FEWEST = 10, 5
+"""A canary that nobody asked for is at most this part of a run, and has this many rollouts."""
+
+
+def _size_canary(command: CollectConfig, counts: Counts) -> int:
+    """How many rollouts a run tries first. A limit needs to know what a rollout costs."""
+    owed, has_limit = counts.to_collect, command.max_cost_usd or command.max_total_tokens
+    if command.confirm:
+        return command.num_canary if owed >= LARGE * command.num_canary else 0
+    if counts.done or counts.to_verify or (owed < SHARE * FEWEST and not has_limit):
+        return 0
+    return min(command.num_canary, max(FEWEST, owed // SHARE))
+
+
 async def estimate(collection: Planned, ends: Ends, progress: Progress) -> Status:
     """Show what the prepared collection will take."""
     if (status := await run_canary(collection, ends, progress)) is not None:
@@ -72,12 +115,14 @@ async def estimate(collection: Planned, ends: Ends, progress: Progress) -> Statu
     return Status.FINISHED
 
 
-async def run_canary(collection: Planned, ends: Ends, progress: Progress) -> Status | None:
+async def run_canary(
+    collection: Planned, ends: Ends, progress: Progress, number: int | None = None
+) -> Status | None:
     """Run the canary and print the estimate; a status if there is nothing to go on with."""
     source, command = collection.source, collection.command
     if source.is_open_ended:
         await source.count_rest()
-    attempts = await draw(source, command.num_canary, SEED)
+    attempts = await draw(source, number or command.num_canary, SEED)
     if not attempts:
         progress.say("Nothing is owed: there is nothing to estimate.")
         return Status.FINISHED

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..serving.transport import loop
 from ..store.files import check_apart
 from ..store.input import input_file
 from . import entry
-from .canary import confirm
+from .canary import begin_cheaply, confirm, try_first
 from .drive import prepare, run_to_end, show_first_request
 from .progress import Progress
 from .throughput_log import check_log
@@ -40,14 +40,20 @@ async def collect_through(
     """The same through servers that run already."""
     command = config.command
     async with open_work(servers, config, argv) as work:
-        if command.confirm and not command.dry_run and command.only is None:
-            async with work.collection(progress) as first:
-                status = await confirm(first, servers.ends, progress)
-            if status is not None:
-                return status
         async with work.collection(progress) as collection:
+            ways = collection.runner.ways
+            if ways.is_on and command.only is None:
+                await begin_cheaply(collection, progress)
             if command.dry_run:
                 return show_first_request(collection, progress)
+            if command.only is not None or not (command.confirm or ways.is_on):
+                return await run_to_end(collection, servers.ends, progress)
+            status = await (confirm if command.confirm else try_first)(
+                collection, servers.ends, progress
+            )
+            if status is not None:
+                return status
+        async with work.go_on().collection(progress) as collection:
             return await run_to_end(collection, servers.ends, progress)
 
 
@@ -75,6 +81,14 @@ class Work:
     path: Path
     bill: Bill = field(default_factory=Bill)
     """Cost of both runs."""
+
+    def go_on(self) -> "Work":
+        """The same after its canary, whose rollouts are not moved aside."""
+        command = self.config.command
+        if command.resume != "fresh":
+            return self
+        own = command.model_copy(update={"resume": "auto"})
+        return replace(self, config=replace(self.config, command=own))
 
     @asynccontextmanager
     async def collection(

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from ..collecting.cheapest.savings import Savings
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
 from ..collecting.live.snapshot import Cost, PlanCounts, Snapshot
@@ -252,6 +253,8 @@ def report(run: Run, progress: Progress) -> Status:
         if not progress.as_json:
             _say_worst_tasks(run, say)
         _say_cost(snapshot, say)
+        if found := metrics.get("cheapest"):
+            say("\n".join(Savings(**found).lines()), event="savings", **found)
         progress.report(metrics)
         _say_groups(run, say)
         _say_bottleneck(run, snapshot, progress)

@@ -8,47 +8,53 @@ from pydantic import ValidationError
 from ..errors import ConfigError, validation_summary
 from .instances import MODELS, Block, Instance, config_of
 
-BATCH, BATCH_DIR = "batch", "batch_dir"
-"""The setting of models that gather requests into batches, also the command's key that sets it for
-all; and where batches are kept."""
+BATCH, CHEAPEST, BATCH_DIR = "batch", "cheapest", "batch_dir"
+
+FOR_ALL = (BATCH, CHEAPEST)
+"""Settings of models that may gather requests into batches, which are also keys of commands that
+set them for all."""
 
 
-def with_batches(given: dict[str, Instance], cwd: Path) -> dict[str, Instance]:
-    """The instances, with `batch` set for the models that can gather requests and do not say
-    whether they do."""
+def set_for_all(key: str, given: dict[str, Instance], cwd: Path) -> dict[str, Instance]:
+    """The instances, with one of FOR_ALL set for the models that have it and do not say it."""
     found = dict(given)
     for name, one in given.items():
         block = Block(name, one.type, one.implementation, one.settings, (name,), made=one.made)
         config = config_of(block, cwd) if one.type == MODELS else None
-        if config is not None and BATCH in config.model_fields and BATCH not in one.settings:
-            settings = {**one.settings, BATCH: True}
+        if config is not None and key in config.model_fields and key not in one.settings:
+            settings = {**one.settings, key: True}
             try:
                 config.model_validate(settings)
             except ValidationError as error:
-                raise ConfigError(f"{name}: +batch=true: {validation_summary(error)}") from None
+                raise ConfigError(f"{name}: +{key}=true: {validation_summary(error)}") from None
             found[name] = replace(one, settings=settings)
     return found
 
 
 NONE_GATHERS = (
-    "batch: no model server here can gather requests into batches: leave it out, or use a server of"
+    "{}: no model server here can gather requests into batches: leave it out, or use a server of"
     " a provider that has batches, such as openai_model"
 )
 
 
-def explain_none(given: dict[str, Instance], *, is_error: bool) -> list[str]:
-    """That no model gathers requests into batches, if none does; ConfigError if that `is_error`."""
-    if not given or any(one.settings.get(BATCH) is True for one in given.values()):
+def explain_none(key: str, given: dict[str, Instance], *, is_error: bool) -> list[str]:
+    """That no model has one of FOR_ALL set, if none has; ConfigError if that `is_error`."""
+    if not given or any(one.settings.get(key) is True for one in given.values()):
         return []
     if is_error:
-        raise ConfigError(NONE_GATHERS)
-    return [NONE_GATHERS]
+        raise ConfigError(NONE_GATHERS.format(key))
+    return [NONE_GATHERS.format(key)]
+
+
+def may_gather(one: Instance) -> bool:
+    """Whether a model may gather requests into batches."""
+    return any(one.settings.get(key) is True for key in FOR_ALL)
 
 
 def check_batches(given: dict[str, Instance]) -> None:
     """ConfigError if a model that gathers requests into batches has several processes."""
     for name, one in given.items():
-        if one.settings.get(BATCH) is True and one.num_workers > 1:
+        if may_gather(one) and one.num_workers > 1:
             raise ConfigError(
                 f"{name}: num_workers: one process gathers the requests of a batch: leave it out"
             )
@@ -58,7 +64,7 @@ def place_batches(given: dict[str, Instance], folder: Path) -> dict[str, Instanc
     """The instances; those that gather requests into batches keep these in a folder of this one."""
     return {
         name: replace(one, settings={**one.settings, BATCH_DIR: str(folder.absolute() / name)})
-        if one.settings.get(BATCH) is True and not one.settings.get(BATCH_DIR)
+        if may_gather(one) and not one.settings.get(BATCH_DIR)
         else one
         for name, one in given.items()
     }

@@ -65,6 +65,7 @@ OF_COLLECTING = (
     "prompt_config",
     "arms",
     "confirm",
+    "cheapest",
     *OF_RUNS,
 )
 
@@ -92,9 +93,9 @@ COMMANDS = {
         ),
         first=(
             *("config_paths", "head_server.host", "head_server.port", "default_host", "dry_run"),
-            *("reload", "auth_token", "log_dir", "max_restarts", "ready_timeout_s", "json"),
-            *("request_timeout_s", "record", "replay", "batch", "unsafe_code", "nemo_gym"),
-            *("nemo_gym_code", "nemo_gym_python", "install"),
+            *("reload", "request_timeout_s", "max_restarts", "ready_timeout_s", "log_dir"),
+            *("auth_token", "ray_address", "record", "replay", "batch", "cheapest"),
+            *("unsafe_code", "nemo_gym", "install", "json"),
         ),
     ),
     "ng_collect_rollouts": CommandInfo(

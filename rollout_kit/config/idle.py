@@ -23,6 +23,8 @@ class Situation(NamedTuple):
     """Whether a server runs code of a model."""
     has_gym: bool
     """Whether a server is one of NeMo Gym's."""
+    chooses_ways: bool
+    """Whether the run chooses how its requests are sent."""
 
 
 class Need(NamedTuple):
@@ -56,8 +58,8 @@ NEEDS = (
     ),
     Need(
         ("num_canary",),
-        lambda it: it.command.confirm or isinstance(it.command, EstimateConfig),
-        "it needs +confirm=true, or ng_estimate",
+        lambda it: it.command.confirm or it.chooses_ways or isinstance(it.command, EstimateConfig),
+        "it needs +confirm=true, +cheapest=true, or ng_estimate",
     ),
     Need(
         ("confirm",),

@@ -193,11 +193,26 @@ class ServersConfig(CheckoutConfig):
         description="Have the hosted models answer in batches, at the lower price of batches, as"
         " the key batch of a model server does. Rollouts wait for hours.",
     )
+    cheapest: bool = Field(
+        False,
+        description="Have each request of the hosted models take the cheapest way that their prices"
+        " have: batches, the service tier flex, cached prompts. The plan says which way and why.",
+    )
     unsafe_code: bool = Field(
         False,
         description="Run model-written code even where the sandbox cannot isolate it, with all"
         " rights of the server.",
     )
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> Self:
+        if self.cheapest and self.batch:
+            raise ValueError(
+                "cheapest: it chooses what goes into batches, and batch sends all: leave one out"
+            )
+        if self.cheapest and self.replay:
+            raise ValueError("cheapest: replayed calls cost nothing: leave it out")
+        return self
 
 
 NUM_SAMPLES = 100

@@ -164,9 +164,9 @@ def _check(
         raise ConfigError("\n".join(problems))
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
-    if getattr(validated, "batch", False):
-        found = batching_models.with_batches(found, cwd)
-        warnings += batching_models.explain_none(found, is_error=command is not RunConfig)
+    for key in filter(lambda key: getattr(validated, key, False), batching_models.FOR_ALL):
+        found = batching_models.set_for_all(key, found, cwd)
+        warnings += batching_models.explain_none(key, found, is_error=command is not RunConfig)
     batching_models.check_batches(found)
     return Config(
         command=with_dataset(validated, resolved.values),

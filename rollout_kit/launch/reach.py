@@ -37,6 +37,7 @@ OF_SERVERS = (
     "record",
     "replay",
     "batch",
+    "cheapest",
     "unsafe_code",
     "max_restarts",
     "ready_timeout_s",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from statistics import fmean, median, stdev
 from types import CoroutineType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -51,6 +51,10 @@ class AgentConfig(ServerConfig):
     model_server: ServerRef | None = Field(None, description="The model server.")
 
 
+OneCall = Literal["always", "without_tools", ""]
+"""When a rollout is one call of the model; empty if that is not known before."""
+
+
 class open_session(entered):
     """Context with a session, by default a new one for the rollout of the outer session. It is
     always closed at the end, unless the server keeps nothing in sessions.
@@ -73,7 +77,7 @@ class open_session(entered):
             outside and outside.rollout, outside and outside.spent, "", outside and outside.limits
         )
         if outside is not None and session is None:
-            self.session.ticket = outside.ticket
+            self.session.ticket, self.session.tier = outside.ticket, outside.tier
         super().__init__(self.session)
         self._peers, self._resources, self._closes = peers, resources, closes
 
@@ -111,6 +115,9 @@ class Agent(Service):
 
     kind: ClassVar[str] = "responses_api_agents"
     Config: ClassVar[type[ServerConfig]] = AgentConfig
+
+    one_call: OneCall = ""
+    """With +cheapest=true, rollouts that are one call go into batches."""
 
     @cached_property
     def resources(self) -> str:
@@ -185,7 +192,9 @@ class Agent(Service):
             "resources_server": getattr(self.config.resources_server, "name", None),
             "model_server": getattr(self.config.model_server, "name", None),
         }
-        own = {"opaque": type(self).run is not Agent.run, "reports_turns": True}
+        own: JsonObject = {"opaque": type(self).run is not Agent.run, "reports_turns": True}
+        if self.one_call:
+            own["one_call"] = self.one_call
         return {**super().describe(), **refs, **own}
 
 
@@ -222,6 +231,8 @@ class Turns:
         self._usages: list[Any] = []
         self._calls: list[ModelCall] = []
         """The calls so far, without where they end and the time of their tools."""
+        self._costs: JsonObject = {}
+        """Of the last call, in US dollars."""
         self._starts: list[tuple[int | None, float]] = []
         """Of each call: items in its request, and the time of all tools before it."""
         self._tries = 0
@@ -259,7 +270,7 @@ class Turns:
         if len(self._usages) > 1:  # a short rollout encodes its items again
             response = {**response, "output": list(map(track, response["output"]))}
         if self._log is not None:
-            turn = {"response": response, "cost_usd": self._calls[-1].cost_usd}
+            turn = {"response": response, **self._costs}
             self._unstored.append((asked, turn))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
@@ -285,6 +296,7 @@ class Turns:
         began, began_at = time.perf_counter(), running_loop().time()
         lost_before, spent = self._session.lost_s, self._session.spent
         usd, unpriced = spent.usd, spent.unpriced
+        standard, unlisted = spent.standard_usd, spent.unlisted
         self._lost_before, self._tries = sum(lost_before), 1
         try:
             response = await self._ask_once(request)
@@ -300,6 +312,10 @@ class Turns:
                 seconds -= after - before
         self._keep_session()
         self._usages.append(response.get("usage"))
+        self._costs = {
+            "cost_usd": None if spent.unpriced > unpriced else spent.usd - usd,
+            "standard_usd": None if spent.unlisted > unlisted else spent.standard_usd - standard,
+        }
         self._calls.append(
             _call_of(
                 response,
@@ -307,7 +323,7 @@ class Turns:
                 model_s=max(0.0, seconds),
                 waited_s=waited_s,
                 tries=self._tries,
-                cost_usd=None if spent.unpriced > unpriced else spent.usd - usd,
+                cost_usd=self._costs["cost_usd"],
             )
         )
         return response

@@ -25,11 +25,12 @@ from ..errors import (
     on_one_line,
 )
 from ..responses import total_tokens
-from ..session import current_session, note_repair
+from ..session import Session, current_session, note_repair
 from ..time_limit import running_loop
 from ..types import JsonObject
 from .batches.batch_keys import BatchKeys
 from .batches.desk import BatchDesk, BatchResult
+from .batches.offers import Offer, find_offer
 from .batches.provider import Provider
 from .batches.run_batch import RunBatch
 from .endpoints.assembly import ASSEMBLIES, Assembly
@@ -47,7 +48,7 @@ from .endpoints.keys import EndpointConfig as EndpointConfig
 from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import FirstOfTask, Throttling, Waited, lose_to_outage
-from .endpoints.prices import BATCH, Tariff
+from .endpoints.prices import BATCH, FLEX, Tariff
 from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
 from .endpoints.raw import PATH as COMPLETION_PATH
@@ -118,12 +119,14 @@ class HostedModel(Model):
         self._queue = RequestQueue(Allowances(allowed))
         self._outage, self._throttling = Outage(name, self._answers), Throttling(name)
         self._finishes = UnknownFinishes(name)
-        self._leading = FirstOfTask() if getattr(config, "lead_repeats", False) else None
+        self._offer = self._find_offer()
+        leads = getattr(config, "lead_repeats", False) or (self._offer and not self._offer.cache)
+        self._leading = FirstOfTask() if leads else None
         self._continues = bool(getattr(config, "use_previous_response_id", False))
         self.form = self.request_form()
         self._is_chat = self.form.api == "chat_completions"
         self._is_streaming = bool(self.form.delivery.get("stream"))
-        if isinstance(config, BatchKeys) and config.batch:
+        if isinstance(config, BatchKeys) and (config.batch or self._has_batches()):
             terms = config.batch_terms(name)
             self.desk = BatchDesk(name, terms, self._connect_batches)
 
@@ -134,6 +137,25 @@ class HostedModel(Model):
     def _look_up(self, model: str) -> Tariff | None:
         tariff = super()._look_up(model)
         return tariff if self.desk is None else self.desk.price(tariff)
+
+    def _find_offer(self) -> Offer | None:
+        """What makes requests cheaper, if that is to be chosen for each."""
+        if not (isinstance(self.config, BatchKeys) and self.config.cheapest):
+            return None
+        return find_offer(self.config, super()._look_up(self.model_name()))
+
+    def _has_batches(self) -> bool:
+        return self._offer is not None and not self._offer.batch
+
+    def describe(self) -> JsonObject:
+        found = super().describe()
+        return found if self._offer is None else {**found, "cheapest": self._offer.to_json()}
+
+    def _choose_tier(self, session: Session | None) -> str:
+        """The service tier of a request, if its session may have another one than the usual."""
+        if session is None or self._offer is None or (self.desk and session.ticket):
+            return ""
+        return FLEX if session.tier == FLEX and not self._offer.flex else ""
 
     async def headers(self) -> Mapping[str, str]:
         """The headers with the credentials."""
@@ -352,6 +374,8 @@ class HostedModel(Model):
         row, extra = read_row(params)
         if self._leading is not None and self.form.api != "messages" and (task := self._task()):
             row.setdefault("prompt_cache_key", task)
+        if tier := self._choose_tier(current_session()):
+            row.setdefault("service_tier", tier)
         model = self.form.model(row, extra)
         origin, is_completion = origin_of(self.url(model), model), bool(row.get(RAW))
         items: list[Piece] = []

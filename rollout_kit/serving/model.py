@@ -377,16 +377,18 @@ class Model(Service):
     def bill(self, response: JsonObject, spent: Spent) -> None:
         """Add the usage of a response to `spent`. Without `usage` its cost is unknown."""
         tariff, tokens = self._tariff(response.get("model") or self.model_name()), 0
-        cost = 0.0 if tariff is FREE or not response.get("output") else None
+        cost = standard = 0.0 if tariff is FREE or not response.get("output") else None
         if cost is None and getattr(self.config, "prices", None) is None:
             cost = read_cost(response.get("usage"))
         try:
             tokens = total_tokens(response)
             if tariff and tokens and cost is None:
                 cost = tariff.cost(response["usage"], response.get("service_tier"))
+            if tariff and tokens and standard is None:
+                standard = tariff.standard_cost(response["usage"])
         except (AttributeError, TypeError):  # the usage has an unknown form
-            cost = None
-        spent.call(tokens, cost)
+            cost = standard = None
+        spent.call(tokens, cost, standard)
 
     def _tariff(self, model: str) -> Tariff | None:
         """The tariff of a model, looked up once; that of the configured model if the name is

@@ -82,6 +82,14 @@ def build_line(task: Task, key: Key, response: JsonObject, known: Mapping[str, A
     return line
 
 
+def count_cached(response: JsonObject) -> int | None:
+    """The tokens of a response's prompts that were read from a cache; None if it does not say."""
+    usage = response.get("usage")
+    details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return cached if is_countable(cached) and isinstance(cached, int) else None
+
+
 def _without(names: frozenset[str], fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields without these; often it has none of them."""
     if names.isdisjoint(fields):

@@ -1,17 +1,24 @@
 """Collections whose models answer in batches: rollouts wait without a place, and survive kills."""
 
 import asyncio
+import fcntl
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batches import USAGE, Imitation, echo, imitation
 from claims import assert_prints
-from support import Bench, eventually, row, skip_unless_installed, slow
-from workplace import Workplace, said_until
+from support import HANG_S, Bench, eventually, row, skip_unless_installed, slow
+from workplace import ROOT, Workplace, said_until
 
 from rollout_kit.api.testing import Over, ScriptedModel, call_response, making
 from rollout_kit.config.keys import CollectConfig, RunConfig
@@ -214,6 +221,65 @@ def test_ctrl_c_leaves_a_batch_to_the_provider_and_the_same_command_fetches_it(
     status, said = workplace.run("collect_rollouts", *argv)
     assert status == 0, said
     assert len(workplace.lines()) == 30 and set(found.submitted.values()) == {1}
+
+
+@contextmanager
+def at_a_terminal(workplace: Workplace, argv: list[str]) -> Iterator[tuple[Any, int]]:
+    """A collection whose controlling terminal is ours: the process, and what to type at."""
+    here, there = pty.openpty()
+    code = "from rollout_kit.commands import main; main('ng_collect_rollouts')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *argv],
+        cwd=workplace.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(there)
+    try:
+        yield process, here
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+
+
+def read_until(here: int, words: str) -> str:
+    """What a terminal shows, up to these words, or to its end."""
+    shown = b""
+    with suppress(OSError):  # nobody writes any more
+        while words.encode() not in shown and (more := os.read(here, 4096)):
+            shown += more
+    return shown.decode(errors="replace")
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_ctrl_c_at_a_terminal_asks_whether_the_batches_end(
+    place: tuple[Workplace, Imitation], answer: str
+) -> None:
+    workplace, found = place
+    workplace.tasks(30)
+    found.is_held = True
+    argv = workplace.collect_argv("+batch=true", *SOON, PRICES)
+    question, ends = "End the batches at the provider too? [y/N]", answer == "y"
+    with at_a_terminal(workplace, argv) as (process, here):
+        eventually(lambda: any("batch_0" in path for path in found.paths))
+        os.write(here, b"\x03")
+        assert question in read_until(here, question)
+        os.write(here, f"{answer}\n".encode())
+        said = read_until(here, "\0")
+        assert process.wait(timeout=HANG_S) == 130, said
+    assert ("Batches ended: 1" in said) is ends
+    assert ("which keep running at the provider" in said) is not ends
+    assert any(path.endswith("/cancel") for path in found.paths) is ends
+    found.is_held = False
+    status, said = workplace.run("collect_rollouts", *argv)
+    assert status == 0, said
+    assert len(workplace.lines()) == 30
+    assert found.twice == [] and (max(found.submitted.values()) > 1) is ends
 
 
 @pytest.mark.parametrize(

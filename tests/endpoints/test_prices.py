@@ -170,13 +170,14 @@ def test_a_model_of_one_s_own_is_free_and_one_that_somebody_wrote_is_not_known()
 
 
 def test_what_was_spent_crosses_processes_and_garbage_adds_nothing() -> None:
-    there, here = Spent(2, 30, 0.1 + 0.2, 1, 4), Spent()
+    there, here = Spent(2, 30, 0.1 + 0.2, 1, 4, 0.7, 1), Spent()
     here.add_header(there.to_header())
-    for garbage in ("", "1 2", "a b c d", "1 2 3 4 5 6", "1 2 3 4 x"):
+    for garbage in ("", "1 2", "a b c d", "1 2 3 4 5 6", "1 2 3 4 x", "1 2 3 4 5 6 x"):
         here.add_header(garbage)
     assert here == there
     here.add_header("1 2 0.5 0")
     assert here.calls == 3 and here.throttled == 4, "by a server of an earlier version"
+    assert here.unlisted == 2, "whose standard price is not known"
 
 
 def test_statistics_cross_processes_and_lost_times_add_up() -> None:

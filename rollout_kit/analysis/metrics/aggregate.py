@@ -49,6 +49,9 @@ class Aggregate:
     _usage: dict[str, float] = field(default_factory=dict)
     _cost_usd: float = 0.0
     _unpriced: int = 0
+    _standard_usd: float = 0.0
+    _unlisted: int = 0
+    """Rollouts whose cost at standard prices is unknown."""
     _times: dict[str, Sketch] = field(
         default_factory=lambda: {name: Sketch() for name in LATENCIES}
     )
@@ -120,6 +123,13 @@ class Aggregate:
         priced = _known(fields["cost_usd"])
         self._cost_usd += sum(priced)
         self._unpriced += len(waiting) - len(priced)
+        listed = [
+            standard if cost else cost
+            for cost, standard in zip(fields["cost_usd"], fields["standard_usd"], strict=True)
+        ]
+        known = _known(listed)
+        self._standard_usd += sum(known)
+        self._unlisted += len(waiting) - len(known)
         reasons = fields["finish_reason"]
         self._cut_off += sum(map(CUT_OFF.__contains__, reasons))
         self._at_max_steps += reasons.count(MAX_STEPS)
@@ -179,6 +189,8 @@ class Aggregate:
         self._unscored += other._unscored
         self._cost_usd += other._cost_usd
         self._unpriced += other._unpriced
+        self._standard_usd += other._standard_usd
+        self._unlisted += other._unlisted
         for name, value in other._usage.items():
             self._usage[name] = self._usage.get(name, 0) + value
         for name, sketch in other._times.items():
@@ -213,7 +225,19 @@ class Aggregate:
             "usd": self._cost_usd if known else None,
             "usd_per_rollout": self._cost_usd / known if known else None,
             "unknown": self._unpriced,
+            "standard_usd": None if self._unlisted else self._standard_usd,
         }
+
+    def count_informative(self) -> int:
+        """Groups whose rewards are not all equal."""
+        column = self.groups.numbers.get("reward")
+        return 0 if column is None else sum(most > least for least, most in column.ranges())
+
+    @property
+    def verified(self) -> int:
+        """Rollouts with a reward."""
+        self._fold()
+        return self.rollouts - self._unscored
 
     def pass_at_k(self) -> dict[str, float]:
         """Unbiased 1 − C(n−c,k)/C(n,k) (Chen et al. 2021), averaged over the tasks with n ≥ k."""

@@ -137,6 +137,11 @@ class Column:
             if count:
                 yield total / count, row
 
+    def ranges(self) -> Iterator[tuple[float, float]]:
+        """Smallest and largest number of each group that has one."""
+        columns = zip(self.counts, *self._columns[2:], strict=True)
+        return ((least, most) for count, least, most in columns if count)
+
     def sums(self) -> Iterator[tuple[int, float]]:
         """Count and total of each group that has the number."""
         return (pair for pair in zip(self.counts, self._columns[0], strict=True) if pair[0])

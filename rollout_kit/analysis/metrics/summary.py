@@ -75,6 +75,16 @@ class Metrics:
         return sum(part.rollouts for part in self.agents.values())
 
     @property
+    def verified(self) -> int:
+        """Rollouts with a reward."""
+        return sum(part.verified for part in self.agents.values())
+
+    @property
+    def informative(self) -> int:
+        """Groups whose rewards are not all equal."""
+        return sum(part.count_informative() for part in self.agents.values())
+
+    @property
     def tasks(self) -> int:
         return sum(len(part.groups) for part in self.agents.values())
 

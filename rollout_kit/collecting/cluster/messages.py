@@ -7,6 +7,7 @@ type of its error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import orjson
@@ -224,14 +225,9 @@ def decode_error(found: JsonObject) -> RolloutError:
 
 
 def encode_spent(spent: Spent) -> list[float]:
-    return [spent.calls, spent.tokens, spent.usd, spent.unpriced, spent.throttled]
+    return list(astuple(spent))
 
 
 def add_spent(found: list[Any], to: Spent) -> None:
     """Add what `encode_spent` has made."""
-    calls, tokens, usd, unpriced, throttled = found
-    to.calls += calls
-    to.tokens += tokens
-    to.usd += usd
-    to.unpriced += unpriced
-    to.throttled += throttled
+    to.add(Spent(*found))

@@ -59,6 +59,12 @@ class BatchKeys(ModelConfig):
         " not answered.",
     )
 
+    cheapest: bool = Field(
+        False,
+        json_schema_extra=OPERATIONAL,
+        description="Let +cheapest=true choose how each request is sent: in a batch, by the service"
+        " tier flex, or at the standard price, repeats of a task after its first rollout.",
+    )
     batch_files: Path | None = Field(
         None,
         json_schema_extra=OPERATIONAL,

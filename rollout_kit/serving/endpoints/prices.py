@@ -21,12 +21,12 @@ from ...types import JsonObject
 MILLION = 1e6
 """Number of tokens that quoted prices refer to."""
 
-STANDARD, BATCH = "standard", "batch"
+STANDARD, BATCH, FLEX = "standard", "batch", "flex"
 
 TIERS: dict[str, dict[str, str]] = {
     STANDARD: {},
     BATCH: {"processing": "batch"},
-    "flex": {"service_tier": "flex"},
+    FLEX: {"service_tier": "flex"},
     "priority": {"service_tier": "priority"},
     "fast": {"service_tier": "fast", "speed": "fast"},
     "ultrafast": {"service_tier": "ultrafast"},
@@ -143,6 +143,10 @@ class Tariff:
             length = (usage.get("input_tokens") or 0) / max(requests, 1)
             rates = next((each for each in reversed(steps) if length > each.above), rates)
         return rates.cost(usage)
+
+    def standard_cost(self, usage: Mapping[str, Any]) -> float:
+        """US dollars of one response at the standard price, if nothing of it were cached."""
+        return self.cost({**usage, "input_tokens_details": None})
 
     def with_tier(self, tier: str, factor: float) -> "Tariff":
         """The same, with a factor on the standard prices for a tier that has no prices yet."""

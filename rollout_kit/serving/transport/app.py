@@ -28,6 +28,7 @@ from ...session import (
     SPENT_HEADER,
     STATS_HEADER,
     TICKET_HEADER,
+    TIER_HEADER,
     TURNS_HEADER,
     BatchTicket,
     Session,
@@ -262,7 +263,7 @@ def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
     cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
     known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
     if known:
-        session = Session(known, cookies)
+        session = Session(known, cookies, tier=request.headers.get(TIER_HEADER, ""))
         if ticket := request.headers.get(TICKET_HEADER):
             session.ticket = BatchTicket.from_header(ticket)
         return session, False

@@ -28,6 +28,7 @@ from ...session import (
     SPENT_HEADER,
     STATS_HEADER,
     TICKET_HEADER,
+    TIER_HEADER,
     TURNS_HEADER,
     Session,
     TurnLog,
@@ -366,6 +367,8 @@ def _headers(session: Session | None) -> dict[str, str]:
     headers = {HEADER: session.id}
     if session.ticket is not None:
         headers[TICKET_HEADER] = session.ticket.to_header()
+    if session.tier:
+        headers[TIER_HEADER] = session.tier
     if session.cookies:
         headers["cookie"] = "; ".join(f"{name}={value}" for name, value in session.cookies.items())
     return headers
