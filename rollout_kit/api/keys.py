@@ -39,6 +39,8 @@ class ServersKeys(TypedDict, total=False):
     record: str | Path | None
     replay: str | Path | None
     batch: bool
+    mcp: str | None
+    openenv: bool
     unsafe_code: bool
 
 

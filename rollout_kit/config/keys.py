@@ -188,6 +188,17 @@ class ServersConfig(CheckoutConfig):
         description="Have the hosted models answer in batches, at the lower price of batches, as"
         " the key batch of a model server does. Rollouts wait for hours.",
     )
+    mcp: str | None = Field(
+        None,
+        min_length=1,
+        description="MCP server whose tools every agent gets: its URL, or the command that starts"
+        " it for each rollout.",
+    )
+    openenv: bool = Field(
+        False,
+        description="Offer each resources server to clients of OpenEnv, at /openenv of its URL. The"
+        " first dataset of its agent has the tasks.",
+    )
     unsafe_code: bool = Field(
         False,
         description="Run model-written code even where the sandbox cannot isolate it, with all"

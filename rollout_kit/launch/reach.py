@@ -38,6 +38,8 @@ OF_SERVERS = (
     "replay",
     "batch",
     "unsafe_code",
+    "mcp",
+    "openenv",
     "max_restarts",
     "ready_timeout_s",
     "log_dir",

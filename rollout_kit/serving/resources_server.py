@@ -7,7 +7,7 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import CoroutineType
@@ -33,7 +33,7 @@ from .group_verdicts import GroupScores, as_group_scores, parse_group
 from .open_sessions import OpenSessions
 from .rollout_verdicts import as_verdict, find_request_type, parse_request, splice_metadata
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
-from .tools import Tool, find_tools, tool
+from .tools import ForwardedTool, Tool, find_tools, tool
 from .transport.access import Accepted
 from .transport.peers import RowCheck
 from .transport.wire import Route, parse_leniently
@@ -109,7 +109,9 @@ class ResourcesServer(Service):
     measured: ClassVar[frozenset[str]] = frozenset()
     """Fields of a verdict that are measurements, such as times, and differ at each verification."""
 
-    tools: ClassVar[dict[str, Tool]] = {}
+    tools: Mapping[str, Tool | ForwardedTool] = {}
+    """By name: the `@tool` methods of the class. A server that forwards calls to another program
+    sets it in `start`."""
     _verify_request: ClassVar[type[VerifyRequest] | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -238,7 +240,7 @@ class ResourcesServer(Service):
             return await self._group_scores(raw)
         if (begun := self.tools.get(path[1:])) is not None:
             with boundary(self.name, ToolError):
-                method, arguments = begun.bind(self, begun.parse(raw))
+                method, arguments = begun.bind(self, begun.parse(raw))  # type: ignore[arg-type]
                 return await invoke(method, *arguments)
         return await super().handle(path, raw)
 

@@ -125,7 +125,8 @@ class McpTools:
                 raise ToolError(str(error)) from None
             if code == LOST_CODE:
                 raise SessionLost(str(error), server=tool.server) from None
-            why = f"the MCP tool '{name}' cannot be called: {error}"
+            place = self.servers[tool.server].place
+            why = f"the MCP tool '{name}' cannot be called: {error} ({place})"
             raise PeerError(why, server=tool.server) from error
         text = "\n".join(_text(part) for part in result.content)
         if result.is_error:
@@ -205,6 +206,7 @@ async def _client(name: str, server: McpServer | McpCommand) -> AsyncIterator[An
 
     async with _transports(server) as connect, AsyncExitStack() as stack:
         modes = MODES[server.protocol]
+        client: Any = None
         for mode in modes:
             client = Client(connect(), cache=None, mode=mode)
             try:

@@ -8,9 +8,9 @@ in each call.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import orjson
@@ -41,7 +41,7 @@ class ToolServer(Protocol):
 
     name: str
     config: Any
-    tools: ClassVar[dict[str, Any]]
+    tools: Mapping[str, Any]
 
     def build_app(self, run_id: str = "") -> Any: ...
 
