@@ -72,6 +72,16 @@ class ResourcesServerConfig(ServerConfig):
         json_schema_extra=OPERATIONAL,
         description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
+    openenv: bool = Field(
+        default=False,
+        json_schema_extra=OPERATIONAL,
+        description="Offer the server to clients of OpenEnv too, at /openenv, if it has a URL.",
+    )
+    openenv_tasks: str | None = Field(
+        default=None,
+        json_schema_extra=OPERATIONAL,
+        description="File of rows from which /openenv chooses its tasks.",
+    )
     fast_mode: bool = Field(
         default=False, description="Verify by a cheaper check if the server has one."
     )
@@ -179,6 +189,14 @@ class ResourcesServer(Service):
             except BaseException:
                 self._sessions.end(session.id)
                 raise
+
+    def build_app(self, run_id: str = "") -> Any:
+        app = super().build_app(run_id)
+        if not self.config.get("openenv"):
+            return app
+        from .protocols.openenv_door import OpenEnvDoor  # games need not import it
+
+        return OpenEnvDoor(app, self)
 
     def serving(
         self, sock: socket.socket, run_id: str = "", token: Accepted = ""
@@ -349,7 +367,10 @@ class ResourcesServer(Service):
     @classmethod
     def find_lack(cls) -> str:
         """What a class without `verify` lacks; empty for an application of its own."""
-        is_own = cls.build_app is not Service.build_app or cls.handle is not ResourcesServer.handle
+        is_own = (
+            cls.build_app is not ResourcesServer.build_app
+            or cls.handle is not ResourcesServer.handle
+        )
         if cls.verify is not ResourcesServer.verify or hasattr(cls, "verify_group") or is_own:
             return ""
         names = [name for name in dir(cls) if name not in dir(ResourcesServer)]
