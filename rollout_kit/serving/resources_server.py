@@ -202,7 +202,11 @@ class ResourcesServer(Service):
         self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
-            return super().serving(sock, run_id, token)
+            try:
+                return super().serving(sock, run_id, token)
+            except BaseException:  # what /openenv offers cannot be read
+                sock.close()
+                raise
         from .transport.mcp_server import serving  # importing the SDK takes a second
 
         return serving(self, sock, run_id, token)

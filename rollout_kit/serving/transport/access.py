@@ -81,7 +81,7 @@ class Access:
         if self.hosts and name not in self.hosts:
             known = ", ".join(sorted(self.hosts))
             return HTTPStatus.FORBIDDEN, f"the Host '{host}' is not one of this server's: {known}"
-        if scope["type"] == "websocket":
+        if _is_websocket(scope):
             if b"origin" in headers:
                 return HTTPStatus.FORBIDDEN, "WebSockets are not for web pages: leave out Origin"
         elif refused := _find_form(scope, headers):
@@ -110,9 +110,14 @@ def _find_form(scope: Scope, headers: dict[bytes, bytes]) -> str:
     return "send the body as JSON, with the header  content-type: application/json"
 
 
+def _is_websocket(scope: Scope) -> bool:
+    """Servers with HTTP of their own give no type."""
+    return scope.get("type") == "websocket"
+
+
 def _peer_user(scope: Scope) -> PeerUser:
     """Of a request, or of the request from which a WebSocket was made."""
-    return scope["state"][PEER_USER] if scope["type"] == "websocket" else scope[PEER_USER]
+    return scope["state"][PEER_USER] if _is_websocket(scope) else scope[PEER_USER]
 
 
 def guard(app: ASGIApp, access: Access) -> ASGIApp:
