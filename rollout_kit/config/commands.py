@@ -55,6 +55,13 @@ OF_RUNS = (
 )
 """The most used keys of the commands that write rollouts."""
 
+OF_RUNNING = (
+    *("config_paths", "head_server.host", "head_server.port", "default_host", "request_timeout_s"),
+    *("log_dir", "auth_token", "reload", "dry_run", "ready_timeout_s", "max_restarts"),
+    *("record", "replay", "batch", "mcp", "openenv", "unsafe_code", "nemo_gym"),
+)
+"""Keys of ng_run that its help shows first."""
+
 OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
@@ -89,6 +96,7 @@ COMMANDS = {
             'ng_run "+config_paths=[configs/quickstart.yaml]"',
             'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
         ),
+        first=OF_RUNNING,
     ),
     "ng_collect_rollouts": CommandInfo(
         CollectConfig,

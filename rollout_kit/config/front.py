@@ -9,6 +9,8 @@ from pathlib import Path
 from ..types import JsonObject
 from .instance_keys import is_url
 from .instances import AGENTS, RESOURCES, Block, Instance, add_missing_agent, config_of
+from .interpolation import Resolved
+from .keys import Command
 
 MCP, MCP_ENVIRONMENT = "mcp", "mcp_environment"
 
@@ -16,15 +18,20 @@ OPENENV, OPENENV_TASKS = "openenv", "openenv_tasks"
 """Keys of a resources server; the first is also the command's key that sets both."""
 
 
-def with_mcp(blocks: list[Block], where: str, cwd: Path, *, with_policy: bool) -> list[Block]:
-    """The servers, with the MCP server `where` (a command or a URL) in front of each resources
-    server that an agent asks. Without any, it is the only resources server."""
+def with_mcp(
+    blocks: list[Block], given: Resolved, command: type[Command], cwd: Path
+) -> list[Block]:
+    """The servers, with the MCP server that the key `mcp` names (a command or a URL) in front of
+    each resources server that an agent asks. Without any, it is the only resources server."""
+    where = str(given.values.get(MCP) or "") if MCP in command.model_fields else ""
+    if not where:
+        return blocks
     server: JsonObject = {"url": where} if is_url(where) else {"command": where}
     if not any(block.type == RESOURCES for block in blocks):
         return [*blocks, Block(MCP_ENVIRONMENT, RESOURCES, MCP_ENVIRONMENT, server, (MCP,))]
     found: dict[str, Block] = {}
     wired = []
-    for block in [*blocks, *add_missing_agent(blocks, cwd, with_policy)]:
+    for block in [*blocks, *add_missing_agent(blocks, cwd, command.asks_policy)]:
         asked = block.given.get("resources_server")
         if block.type == AGENTS and isinstance(asked, dict) and "name" in asked:
             behind = str(asked["name"])

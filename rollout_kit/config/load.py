@@ -142,9 +142,7 @@ def _check(
 ) -> Config[CommandT]:
     merged = given.merged
     blocks, problems, warnings = classify.classify(resolved.values, merged, command, cwd)
-    blocks += instances.made_blocks(given.made)
-    if front.MCP in command.model_fields and (where := resolved.values.get(front.MCP)):
-        blocks = front.with_mcp(blocks, str(where), cwd, with_policy=command.asks_policy)
+    blocks = front.with_mcp(blocks + instances.made_blocks(given.made), resolved, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -167,8 +165,7 @@ def _check(
         raise ConfigError("\n".join(problems))
     if getattr(validated, "unsafe_code", False):
         found = instances.with_unsafe_code(found, cwd)
-    if getattr(validated, front.OPENENV, False):
-        found = front.with_openenv(found, cwd)
+    found = front.with_openenv(found, cwd) if getattr(validated, front.OPENENV, False) else found
     if getattr(validated, "batch", False):
         found = batching_models.with_batches(found, cwd)
         warnings += batching_models.explain_none(found, is_error=command is not RunConfig)

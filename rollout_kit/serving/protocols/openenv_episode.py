@@ -25,7 +25,6 @@ from ...responses import (
 )
 from ...session import Session, entered, fresh_id
 from ...types import JsonObject
-from ..gymnasium import observation_item
 from ..registry import resolve_path
 from ..tools import NO_TOOL, is_callable, refusal_text
 from ..transport.encoding import encode_reply
@@ -124,7 +123,8 @@ class Episode:
             self._num_steps, self._is_over = 0, False
             messages = input_items(row["responses_create_params"])
             if self._is_game:
-                messages.append(observation_item((await self._play("/reset", {}))["observation"]))
+                played = await self._play("/reset", {})
+                messages.append({"role": "user", "content": played["observation"]})
             texts = (" ".join(content_texts(each.get("content"))) for each in messages)
             return observe({"messages": messages, "text": "\n\n".join(filter(None, texts))})
 
