@@ -19,11 +19,11 @@ OPENENV, OPENENV_TASKS = "openenv", "openenv_tasks"
 
 
 def with_mcp(
-    blocks: list[Block], given: Resolved, command: type[Command], cwd: Path
+    blocks: list[Block], resolved: Resolved, command: type[Command], cwd: Path
 ) -> list[Block]:
     """The servers, with the MCP server that the key `mcp` names (a command or a URL) in front of
     each resources server that an agent asks. Without any, it is the only resources server."""
-    where = str(given.values.get(MCP) or "") if MCP in command.model_fields else ""
+    where = str(resolved.values.get(MCP) or "") if MCP in command.model_fields else ""
     if not where:
         return blocks
     server: JsonObject = {"url": where} if is_url(where) else {"command": where}
