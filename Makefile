@@ -180,6 +180,15 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		verifiers==0.4.0 uv pytest hypothesis
 	@touch $@
 
+test-openenv: .venv/.ready-dev .openenv/.ready  ## OpenEnv's client, check and an environment of its own, with ours, in .openenv/
+	$(BIN)/python -m pytest -vv -m openenv --durations=0 tests/servers/test_openenv_peer.py
+	$(BIN)/python -m pytest -vv -m "slow or not slow" tests/servers/test_mcp.py
+
+.openenv/.ready:
+	test -x .openenv/bin/python || $(PYTHON) -m venv .openenv
+	.openenv/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0
+	@touch $@
+
 peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its own: 1.4 GB, Python 3.13
 
 # Not on the registry. Without GitHub: make peers-python VERIFIABLE_INSTRUCTIONS=folder

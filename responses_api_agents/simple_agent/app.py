@@ -12,11 +12,16 @@ from pydantic import ConfigDict, Field
 from rollout_kit.errors import PeerError, RolloutError
 from rollout_kit.responses import function_call_output, function_calls, input_items
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
+from rollout_kit.serving.protocols.mcp_tools import (
+    NO_MCP,
+    McpServer,
+    McpTools,
+    check_sdk,
+    connected,
+)
 from rollout_kit.serving.service import ServerRef
 from rollout_kit.serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from rollout_kit.types import JsonObject
-
-from .mcp_tools import NO_MCP, McpServer, McpTools, check_sdk, connected
 
 
 class SimpleAgentConfig(AgentConfig):

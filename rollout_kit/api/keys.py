@@ -41,6 +41,8 @@ class ServersKeys(TypedDict, total=False):
     replay: str | Path | None
     batch: bool
     cheapest: bool
+    mcp: str | None
+    openenv: bool
     unsafe_code: bool
 
 

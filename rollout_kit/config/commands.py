@@ -56,6 +56,13 @@ OF_RUNS = (
 )
 """The most used keys of the commands that write rollouts."""
 
+OF_RUNNING = (
+    *("config_paths", "head_server.host", "head_server.port", "default_host", "request_timeout_s"),
+    *("log_dir", "auth_token", "reload", "dry_run", "ready_timeout_s", "max_restarts"),
+    *("record", "replay", "batch", "cheapest", "mcp", "openenv", "unsafe_code", "nemo_gym"),
+)
+"""Keys of ng_run that its help shows first."""
+
 OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
@@ -91,12 +98,7 @@ COMMANDS = {
             'ng_run "+config_paths=[configs/quickstart.yaml]"',
             'ng_run "+config_paths=[configs/quickstart.yaml]" +head_server.port=11001',
         ),
-        first=(
-            *("config_paths", "head_server.host", "head_server.port", "default_host", "dry_run"),
-            *("reload", "request_timeout_s", "max_restarts", "ready_timeout_s", "log_dir"),
-            *("auth_token", "ray_address", "record", "replay", "batch", "cheapest"),
-            *("unsafe_code", "nemo_gym", "install", "json"),
-        ),
+        first=OF_RUNNING,
     ),
     "ng_collect_rollouts": CommandInfo(
         CollectConfig,

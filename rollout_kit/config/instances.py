@@ -170,7 +170,7 @@ def check_all(
     """All instances with resolved references; ConfigError with one line per problem. Without
     `with_policy` an agent's model may be missing."""
     blocks = [_with_references(block, blocks) for block in blocks]
-    blocks = [*blocks, *_missing_agent(blocks, cwd, with_policy)]
+    blocks = [*blocks, *add_missing_agent(blocks, cwd, with_policy)]
     checked = [check(block, merged, cwd) for block in blocks]
     problems = [problem for one in checked for problem in one.problems]
     known = {block.name: block.type for block in blocks}
@@ -313,7 +313,7 @@ def _with_references(block: Block, blocks: list[Block]) -> Block:
     return block._replace(given={**block.given, **found})
 
 
-def _missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) -> list[Block]:
+def add_missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) -> list[Block]:
     """The agent of the only resources server, if no agent is configured. It asks the only model, or
     the one that is called policy_model."""
     resources = [block.name for block in blocks if block.type == RESOURCES]

@@ -198,6 +198,17 @@ class ServersConfig(CheckoutConfig):
         description="Have each request of the hosted models take the cheapest way that their prices"
         " have: batches, the service tier flex, cached prompts. The plan says which way and why.",
     )
+    mcp: str | None = Field(
+        None,
+        min_length=1,
+        description="MCP server whose tools every agent gets: its URL, or the command that starts"
+        " it for each rollout.",
+    )
+    openenv: bool = Field(
+        False,
+        description="Offer each resources server to clients of OpenEnv, at /openenv of its URL. The"
+        " first dataset of its agent has the tasks.",
+    )
     unsafe_code: bool = Field(
         False,
         description="Run model-written code even where the sandbox cannot isolate it, with all"

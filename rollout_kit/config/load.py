@@ -26,6 +26,7 @@ from . import (
     classify,
     environments,
     fields,
+    front,
     idle,
     instances,
     interpolation,
@@ -141,7 +142,7 @@ def _check(
 ) -> Config[CommandT]:
     merged = given.merged
     blocks, problems, warnings = classify.classify(resolved.values, merged, command, cwd)
-    blocks += instances.made_blocks(given.made)
+    blocks = front.with_mcp(blocks + instances.made_blocks(given.made), resolved, command, cwd)
     if not command.asks_policy:
         blocks = verification.without_policy(blocks)
     used = [*fields.keys(command), PARAMS, *(block.name for block in blocks)]
@@ -167,6 +168,7 @@ def _check(
     for key in filter(lambda key: getattr(validated, key, False), batching_models.FOR_ALL):
         found = batching_models.set_for_all(key, found, cwd)
         warnings += batching_models.explain_none(key, found, is_error=command is not RunConfig)
+    found = front.with_openenv(found, cwd) if getattr(validated, front.OPENENV, False) else found
     batching_models.check_batches(found)
     return Config(
         command=with_dataset(validated, resolved.values),

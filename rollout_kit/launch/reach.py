@@ -39,6 +39,8 @@ OF_SERVERS = (
     "batch",
     "cheapest",
     "unsafe_code",
+    "mcp",
+    "openenv",
     "max_restarts",
     "ready_timeout_s",
     "log_dir",

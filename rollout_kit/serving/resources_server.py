@@ -7,7 +7,7 @@ A session lasts from `/seed_session` to `/close_session` and belongs to one atte
 import inspect
 import logging
 import socket
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import CoroutineType
@@ -33,7 +33,7 @@ from .group_verdicts import GroupScores, as_group_scores, parse_group
 from .open_sessions import OpenSessions
 from .rollout_verdicts import as_verdict, find_request_type, parse_request, splice_metadata
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
-from .tools import Tool, find_tools, tool
+from .tools import ForwardedTool, Tool, find_tools, tool
 from .transport.access import Accepted
 from .transport.peers import RowCheck
 from .transport.wire import Route, parse_leniently
@@ -72,6 +72,16 @@ class ResourcesServerConfig(ServerConfig):
         json_schema_extra=OPERATIONAL,
         description="Serve the tools over MCP too, at /mcp, if the server has a URL.",
     )
+    openenv: bool = Field(
+        default=False,
+        json_schema_extra=OPERATIONAL,
+        description="Offer the server to clients of OpenEnv too, at /openenv, if it has a URL.",
+    )
+    openenv_tasks: str | None = Field(
+        default=None,
+        json_schema_extra=OPERATIONAL,
+        description="File of rows from which /openenv chooses its tasks.",
+    )
     fast_mode: bool = Field(
         default=False, description="Verify by a cheaper check if the server has one."
     )
@@ -109,7 +119,9 @@ class ResourcesServer(Service):
     measured: ClassVar[frozenset[str]] = frozenset()
     """Fields of a verdict that are measurements, such as times, and differ at each verification."""
 
-    tools: ClassVar[dict[str, Tool]] = {}
+    tools: Mapping[str, Tool | ForwardedTool] = {}
+    """By name: the `@tool` methods of the class. A server that forwards calls to another program
+    sets it in `start`."""
     _verify_request: ClassVar[type[VerifyRequest] | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -178,11 +190,23 @@ class ResourcesServer(Service):
                 self._sessions.end(session.id)
                 raise
 
+    def build_app(self, run_id: str = "") -> Any:
+        app = super().build_app(run_id)
+        if not self.config.get("openenv"):
+            return app
+        from .protocols.openenv_door import OpenEnvDoor  # games need not import it
+
+        return OpenEnvDoor(app, self)
+
     def serving(
         self, sock: socket.socket, run_id: str = "", token: Accepted = ""
     ) -> AbstractAsyncContextManager[None]:
         if not self.config.get("mcp"):
-            return super().serving(sock, run_id, token)
+            try:
+                return super().serving(sock, run_id, token)
+            except BaseException:  # what /openenv offers cannot be read
+                sock.close()
+                raise
         from .transport.mcp_server import serving  # importing the SDK takes a second
 
         return serving(self, sock, run_id, token)
@@ -238,7 +262,7 @@ class ResourcesServer(Service):
             return await self._group_scores(raw)
         if (begun := self.tools.get(path[1:])) is not None:
             with boundary(self.name, ToolError):
-                method, arguments = begun.bind(self, begun.parse(raw))
+                method, arguments = begun.bind(self, begun.parse(raw))  # type: ignore[arg-type]
                 return await invoke(method, *arguments)
         return await super().handle(path, raw)
 
@@ -347,7 +371,10 @@ class ResourcesServer(Service):
     @classmethod
     def find_lack(cls) -> str:
         """What a class without `verify` lacks; empty for an application of its own."""
-        is_own = cls.build_app is not Service.build_app or cls.handle is not ResourcesServer.handle
+        is_own = (
+            cls.build_app is not ResourcesServer.build_app
+            or cls.handle is not ResourcesServer.handle
+        )
         if cls.verify is not ResourcesServer.verify or hasattr(cls, "verify_group") or is_own:
             return ""
         names = [name for name in dir(cls) if name not in dir(ResourcesServer)]

@@ -2,14 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
-from ..errors import RolloutError, SessionLost, ToolError, validation_summary
+from ..errors import ConfigError, RolloutError, SessionLost, ToolError, validation_summary
 from ..types import JsonObject
 from .transport.wire import RESERVED
 
@@ -67,6 +67,23 @@ class Tool:
         return getattr(server, self.name), [getattr(arguments, name) for name in names]
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardedTool:
+    """A tool that a server offers for another program. `call` takes the arguments of the model."""
+
+    name: str
+    schema: JsonObject
+    call: Callable[[JsonObject], Any]
+
+    def parse(self, raw: bytes) -> JsonObject:
+        """The call's arguments; ToolError, which the policy reads, if they are no object."""
+        return arguments_of({"arguments": raw})
+
+    def bind(self, server: object, arguments: JsonObject) -> tuple[Callable[..., Any], list[Any]]:
+        """The function and its arguments."""
+        return self.call, [arguments]
+
+
 def is_callable(name: str) -> bool:
     """Whether a policy may call a tool of this name; it must not be a route of the server."""
     return SAFE_NAME.fullmatch(name) is not None and name not in RESERVED
@@ -88,6 +105,19 @@ def refusal_text(error: RolloutError) -> str | None:
     which fails the attempt instead."""
     absent = isinstance(error, SessionLost) or (error.retryable and error.status != 500)
     return None if absent else f"error: {error.message}"
+
+
+def by_name(server: str, tools: Iterable[ForwardedTool]) -> dict[str, ForwardedTool]:
+    """The tools of other programs that a server offers, by name; ConfigError for a name that is
+    taken, or that the policy cannot call."""
+    found: dict[str, ForwardedTool] = {}
+    for each in tools:
+        why = "" if is_callable(each.name) else "has a name that stands for a route of the server"
+        why = "occurs twice" if each.name in found else why
+        if why:
+            raise ConfigError(f"{server}: the tool '{each.name}' {why}: leave it out with `tools`")
+        found[each.name] = each
+    return found
 
 
 def find_tools(cls: type) -> dict[str, Tool]:

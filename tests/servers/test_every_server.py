@@ -27,7 +27,13 @@ SERVERS = [
     for kind in registry.TYPES
     for path in sorted((ROOT / kind).glob("*/app.py"))
 ]
-ENVIRONMENTS = [name for kind, name in SERVERS if kind == "resources_servers"]
+OF_OTHERS = {"mcp_environment", "openenv_environment"}
+"""Environments that another program is: without its address they cannot be made. Their own tests
+start such programs."""
+
+ENVIRONMENTS = [
+    name for kind, name in SERVERS if kind == "resources_servers" and name not in OF_OTHERS
+]
 VARIABLES = {
     name
     for path in ROOT.glob("*/*/configs/*.yaml")

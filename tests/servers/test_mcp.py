@@ -18,7 +18,7 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer, tool
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.peers import Http, Peers
-from rollout_kit.session import HEADER, Session, entered
+from rollout_kit.session import HEADER, LOST_CODE, Session, entered
 from rollout_kit.types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse
 
 pytest.importorskip("mcp")
@@ -66,11 +66,14 @@ async def counter() -> AsyncIterator[tuple[Counter, str]]:
         yield service, f"{url}/mcp"
 
 
+STATELESS = "2026-07-28"
+
+
 @asynccontextmanager
-async def client(url: str, **headers: str) -> AsyncIterator[Client]:
+async def client(url: str, mode: str = "legacy", **headers: str) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers=headers, timeout=None) as http,
-        Client(streamable_http_client(url, http_client=http)) as found,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as found,
     ):
         yield found
 
@@ -98,6 +101,88 @@ def test_a_client_sees_the_tools_and_has_a_session_for_as_long_as_it_is_there() 
                 assert "there is no tool 'verify'" in await said(one, "verify")
                 assert service.num_sessions == 2
             assert service.num_sessions == 0, "it ends with its client"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", ["auto", STATELESS])
+def test_a_stateless_client_opens_sessions_and_names_one_in_each_call(mode: str) -> None:
+    async def main() -> None:
+        async with counter() as (service, url), client(url, mode) as asker:
+            listed = {each.name: each.input_schema for each in (await asker.list_tools()).tools}
+            assert [*listed] == ["open_session", "count", "end_session"]
+            assert listed["count"]["required"] == ["session_handle"]
+            one, other = [await said(asker, "open_session") for _ in range(2)]
+            counts = [await said(asker, "count", by=2, session_handle=one) for _ in range(2)]
+            counts.append(await said(asker, "count", session_handle=other))
+            assert counts == ["2", "4", "1"]
+            assert "bad arguments: by" in await said(asker, "count", by="x", session_handle=one)
+            assert "there is no tool 'verify'" in await said(asker, "verify", session_handle=one)
+            assert service.num_sessions == 2
+            assert await said(asker, "end_session", session_handle=one) == "ended"
+            assert service.num_sessions == 1
+            with pytest.raises(MCPError, match="not open here") as caught:
+                await said(asker, "count", session_handle=one)
+            assert caught.value.code == LOST_CODE
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("arguments", [{}, {"session_handle": 7}, {"session_handle": "s1"}])
+def test_a_handle_must_be_one_that_was_opened_over_mcp(arguments: JsonObject) -> None:
+    async def main() -> None:
+        async with counter() as (service, url):
+            await service.ensure_session(Session("s1"))  # of a rollout
+            async with client(url, STATELESS) as asker:
+                text = await said(asker, "count", **arguments)
+                assert "count needs the session_handle that open_session returns" in text
+            async with client(url, STATELESS, **{HEADER: "s1"}) as asker:
+                [found] = (await asker.list_tools()).tools
+                assert found.name == "count" and await said(asker, "count") == "1"
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_would_stand_for_another_one_is_refused() -> None:
+    class Opener(Counter):
+        @tool
+        async def open_session(self) -> str:
+            """Has a name that means something else."""
+            return ""
+
+    async def main() -> None:
+        async with mount({"opener": making(Opener, mcp=True)}, "http"):
+            pass
+
+    with pytest.raises(ConfigError, match="opener: over MCP the tool 'open_session' cannot be"):
+        asyncio.run(main())
+
+
+MODES = ["legacy", STATELESS]
+NUMBERS = [12, pytest.param(200, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_clients", NUMBERS)
+def test_each_client_of_the_sdk_has_a_session(num_clients: int, mode: str) -> None:
+    async def play(url: str, number: int, places: asyncio.Semaphore) -> str:
+        async with places, client(url, mode) as asker:
+            handle = {}
+            if mode == STATELESS:
+                handle = {"session_handle": await said(asker, "open_session")}
+            await said(asker, "count", by=number, **handle)
+            reached = await said(asker, "count", **handle)
+            if handle:
+                await said(asker, "end_session", **handle)
+            return reached
+
+    async def main() -> None:
+        async with counter() as (service, url):
+            places = asyncio.Semaphore(16)
+            played = (play(url, number, places) for number in range(num_clients))
+            counts = await asyncio.gather(*played)
+            assert counts == [str(number + 1) for number in range(num_clients)]
+            assert service.num_sessions == 0
 
     asyncio.run(main())
 
@@ -218,6 +303,49 @@ def test_an_agent_uses_tools_of_an_mcp_server_each_rollout_over_a_connection_of_
     assert texts[8].startswith("error: no tool 'verify'; there are: count, fail, note")
     names = [each["name"] for each in model.calls[0]["tools"]]
     assert names == ["note", "count", "fail"], "the MCP server's 'count' takes the other's place"
+
+
+def adder(seen: list[str]) -> MCPServer:
+    """Of somebody else, without state. Notes the protocol versions of the calls."""
+    server = MCPServer("adder")
+
+    @server.tool()
+    async def add(a: int, b: int, ctx: Context) -> int:
+        """Add two integers."""
+        seen.append(ctx.headers["mcp-protocol-version"])
+        return a + b
+
+    return server
+
+
+@pytest.mark.parametrize(
+    ("protocol", "version"), [("sessions", "2025-11-25"), (STATELESS, STATELESS)]
+)
+@pytest.mark.parametrize("num_rollouts", NUMBERS)
+def test_rollouts_use_a_server_of_the_sdk(num_rollouts: int, protocol: str, version: str) -> None:
+    seen: list[str] = []
+
+    async def main() -> list[str]:
+        async with on_a_socket(adder(seen).streamable_http_app()) as url:
+            servers = {
+                "policy_model": lambda peers, name: ScriptedModel(writer),
+                "counter": making(Counter),
+                "agent": agent(lambda peers: {"sums": {"url": url, "protocol": protocol}}),
+            }
+            async with mount(servers) as peers:
+                places = asyncio.Semaphore(16)
+
+                async def run(number: int) -> str:
+                    async with places:
+                        row = task(["add", {"a": number, "b": 1}])
+                        return output_text(
+                            (await peers.call("agent", "/run", row, dict))["response"]
+                        )
+
+                return await asyncio.gather(*(run(number) for number in range(num_rollouts)))
+
+    assert asyncio.run(main()) == [str(number + 1) for number in range(num_rollouts)]
+    assert seen == [version] * num_rollouts
 
 
 def test_an_agent_calls_the_tools_of_its_own_resources_server_over_mcp() -> None:

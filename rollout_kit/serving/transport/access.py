@@ -5,7 +5,8 @@ none, and other users of the machine do; routes that control the run always need
 
 A web page can post forms to any port of its viewer's machine, and can point its own host name to
 127.0.0.1. So a request over loopback must declare its body as JSON, which a page cannot do without
-permission, and its Host must name this machine.
+permission, and its Host must name this machine. A page may open a WebSocket to any host, and says
+where it comes from: such a one is refused.
 
 A server process gets digests of the tokens that it accepts, and callers of a run's server send one
 that opens this server only. So neither a server nor a request to it has the run's token.
@@ -22,7 +23,7 @@ from http import HTTPStatus
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .peer_user import PEER_USER
+from .peer_user import PEER_USER, PeerUser
 
 OPEN = frozenset({"/health"})
 """Paths of every server that need no token."""
@@ -35,6 +36,9 @@ Accepted = str | Sequence[str]
 
 PROOFS = (b"authorization", b"x-api-key", b"api-key")
 """Headers in which clients send a token: OpenAI's, Anthropic's, and Azure's."""
+
+POLICY_VIOLATION = 1008
+"""Code with which a WebSocket is refused."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -77,16 +81,15 @@ class Access:
         if self.hosts and name not in self.hosts:
             known = ", ".join(sorted(self.hosts))
             return HTTPStatus.FORBIDDEN, f"the Host '{host}' is not one of this server's: {known}"
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != b"application/json":
-            return (
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                "send the body as JSON, with the header  content-type: application/json",
-            )
+        if _is_websocket(scope):
+            if b"origin" in headers:
+                return HTTPStatus.FORBIDDEN, "WebSockets are not for web pages: leave out Origin"
+        elif refused := _find_form(scope, headers):
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, refused
         path = scope["path"]
         is_open_to_user = bool(self.hosts) and path not in self.control
         has_token = any(name in headers and self._is_token(headers[name]) for name in PROOFS)
-        scope[TRUSTED] = has_token or (is_open_to_user and scope[PEER_USER].is_own)
+        scope[TRUSTED] = has_token or (is_open_to_user and _peer_user(scope).is_own)
         if scope[TRUSTED] or path in self.open:
             return None
         reason = f"{path} needs the token of this run, as  authorization: Bearer <token>"
@@ -99,14 +102,36 @@ class Access:
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
+def _find_form(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    """What is wrong with a request that a form of a web page could send; empty for another one."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if scope["method"] in ("GET", "HEAD", "OPTIONS") or kind == b"application/json":
+        return ""
+    return "send the body as JSON, with the header  content-type: application/json"
+
+
+def _is_websocket(scope: Scope) -> bool:
+    """Servers with HTTP of their own give no type."""
+    return scope.get("type") == "websocket"
+
+
+def _peer_user(scope: Scope) -> PeerUser:
+    """Of a request, or of the request from which a WebSocket was made."""
+    return scope["state"][PEER_USER] if _is_websocket(scope) else scope[PEER_USER]
+
+
 def guard(app: ASGIApp, access: Access) -> ASGIApp:
     """`app` behind the checks of `access`."""
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (refusal := access.refusal(scope)) is None:
+        is_checked = scope["type"] in ("http", "websocket")
+        if not is_checked or (refusal := access.refusal(scope)) is None:
             await app(scope, receive, send)
             return
         status, message = refusal
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": message})
+            return
         error = {"type": "PeerError", "message": message, "status": status, "retryable": False}
         await send_json(send, status, orjson.dumps({"error": error}))
 

@@ -303,6 +303,10 @@ class _Connection(HttpToolsProtocol):
         sock = transport.get_extra_info("socket")
         self._descriptor, self._user = sock.fileno(), PeerUser(sock)
 
+    def handle_websocket_upgrade(self) -> None:
+        self.app_state = {**self.app_state, PEER_USER: self._user}
+        super().handle_websocket_upgrade()
+
     def has_ended(self) -> bool:
         return self.transport.is_closing() or is_hung_up(self._descriptor)
 

@@ -1,35 +1,39 @@
 """A resources server's tools over MCP, at `/mcp` (streamable HTTP, official SDK).
 
 A request with a session header belongs to that session, so an agent's MCP client works on the state
-that `/verify` reads. Any other client gets a session of its own, which ends with its MCP session;
-it must use a protocol version that has sessions, because tools have state.
+that `/verify` reads. Any other client gets a session of its own. In the versions that have sessions
+it ends with the MCP session. In the stateless version a client opens it with a tool, and names it
+in each call.
 """
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import orjson
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import ConfigError, RolloutError, SessionLost, how_to_install
-from ...session import HEADER, LOST_CODE, Session, entered
+from ...session import HEADER, LOST_CODE, Session, entered, fresh_id
+from ...types import JsonObject
 from .access import Accepted
 from .app import served
 from .encoding import encode_reply
 
 PATH = "/mcp"
 
-MCP_SESSION, MCP_VERSION = "mcp-session-id", "mcp-protocol-version"
-"""Headers of the protocol."""
+MCP_SESSION = "mcp-session-id"
+"""Header of the protocol, in the versions that have sessions."""
 
-METHOD_NOT_FOUND = -32601
-"""Error code after which a client falls back to a version that has sessions."""
+OPEN, CLOSE, HANDLE = "open_session", "end_session", "session_handle"
+"""The tools of stateless clients that open and end a session, and the argument that names it."""
+
+OWN = "mcp."
+"""Start of the ids of sessions that MCP clients opened: a handle names no other session."""
 
 
 class ToolServer(Protocol):
@@ -37,7 +41,7 @@ class ToolServer(Protocol):
 
     name: str
     config: Any
-    tools: ClassVar[dict[str, Any]]
+    tools: Mapping[str, Any]
 
     def build_app(self, run_id: str = "") -> Any: ...
 
@@ -88,73 +92,138 @@ def _manager(service: ToolServer) -> Any:
             f" {how_to_install('rollout-kit[mcp]')}"
         ) from None
 
-    listed = [
-        Tool(
-            name=name,
-            description=tool.schema["description"],
-            input_schema=tool.schema["parameters"],
-        )
-        for name, tool in service.tools.items()
-    ]
+    handles, own = SessionHandles(service), [tool.schema for tool in service.tools.values()]
 
     async def list_tools(context: Any, params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=listed)
+        listed = own if _has_session(context) else handles.list_tools()
+        return ListToolsResult(
+            tools=[
+                Tool(
+                    name=each["name"],
+                    description=each["description"],
+                    input_schema=each["parameters"],
+                )
+                for each in listed
+            ]
+        )
 
     async def call_tool(context: Any, params: Any) -> CallToolResult:
+        arguments = dict(params.arguments or {})
         try:
-            headers = context.request.headers
-            session = Session(headers.get(HEADER) or _own_session_id(headers[MCP_SESSION]))
-            if HEADER not in headers:  # several first calls may arrive at once
-                async with beginning.setdefault(session.id, asyncio.Lock()):
-                    await service.ensure_session(session)
-            text, failed = await _call_tool(service, session, params), False
+            if _has_session(context):
+                session = await _session_of(service, context.request.headers, beginning)
+                text = await call_in(service, session, params.name, arguments)
+            else:
+                text = await handles.call(params.name, arguments)
+            failed = False
         except SessionLost as error:  # not text for the model: the rollout needs a new attempt
             raise MCPError(LOST_CODE, error.message) from None
         except RolloutError as error:
             text, failed = error.message, True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
 
-    beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
+    beginning: Beginning = WeakValueDictionary()
     server = Server(service.name, on_list_tools=list_tools, on_call_tool=call_tool)
     idle_s = float(service.config.get("session_timeout_s") or 7200)
     return StreamableHTTPSessionManager(server, json_response=True, session_idle_timeout=idle_s)
 
 
-async def _call_tool(service: ToolServer, session: Session, params: Any) -> str:
-    if params.name not in service.tools:
-        raise RolloutError(
-            f"there is no tool '{params.name}'; there are: {', '.join(service.tools)}"
-        )
-    path = f"/{params.name}"
+Beginning = WeakValueDictionary[str, asyncio.Lock]
+"""Sessions that begin, by id."""
+
+
+def _has_session(context: Any) -> bool:
+    """Whether the headers of the request name a session, of ours or of MCP."""
+    headers = context.request.headers
+    return HEADER in headers or MCP_SESSION in headers
+
+
+async def _session_of(service: ToolServer, headers: Headers, beginning: Beginning) -> Session:
+    if HEADER in headers:
+        return Session(headers[HEADER])
+    session = Session(f"{OWN}{headers[MCP_SESSION]}")
+    async with beginning.setdefault(session.id, asyncio.Lock()):  # first calls may arrive together
+        await service.ensure_session(session)
+    return session
+
+
+async def call_in(service: ToolServer, session: Session, name: str, arguments: JsonObject) -> str:
+    """The output of a tool of the server; RolloutError if it fails."""
+    if name not in service.tools:
+        raise RolloutError(f"there is no tool '{name}'; there are: {', '.join(service.tools)}")
+    path = f"/{name}"
     with entered(session):
-        answer = await service.answer(path, orjson.dumps(params.arguments or {}))
+        answer = await service.answer(path, orjson.dumps(arguments))
     return encode_reply(answer, service.name, path).decode()
 
 
-def _own_session_id(mcp_session: str) -> str:
-    return f"mcp.{mcp_session}"
+class SessionHandles:
+    """The tools as stateless clients see them: each takes the handle of a session that the client
+    has opened. A handle is not guessable, and expires as every session."""
+
+    def __init__(self, service: ToolServer) -> None:
+        self._service = service
+        for name, tool in service.tools.items():
+            if name in (OPEN, CLOSE) or HANDLE in tool.schema["parameters"]["properties"]:
+                raise ConfigError(
+                    f"{service.name}: over MCP the tool '{name}' cannot be called: {OPEN}, {CLOSE}"
+                    f" and the argument {HANDLE} have a meaning of their own; rename it"
+                )
+
+    def list_tools(self) -> list[JsonObject]:
+        """The schemas of the tools, in the form of `responses_create_params.tools`."""
+        return [
+            _describe(OPEN, f"Open a session. Returns the {HANDLE} for all other tools.", {}),
+            *(
+                {**tool.schema, "parameters": _with_handle(tool.schema["parameters"])}
+                for tool in self._service.tools.values()
+            ),
+            _describe(CLOSE, "End a session.", _with_handle({})),
+        ]
+
+    async def call(self, name: str, arguments: JsonObject) -> str:
+        """A tool's output, or the handle of a new session; RolloutError if the call fails."""
+        if name == OPEN:
+            session = Session(f"{OWN}{fresh_id()}")
+            await self._service.ensure_session(session)
+            return session.id
+        handle = arguments.pop(HANDLE, None)
+        if not isinstance(handle, str) or not handle.startswith(OWN):
+            raise RolloutError(f"{name} needs the {HANDLE} that {OPEN} returns, got {handle!r}")
+        if name != CLOSE:
+            return await call_in(self._service, Session(handle), name, arguments)
+        await end_session(self._service, handle)
+        return "ended"
+
+
+def _describe(name: str, description: str, parameters: JsonObject) -> JsonObject:
+    whole = {"type": "object", "properties": {}, **parameters}
+    return {"name": name, "description": description, "parameters": whole}
+
+
+def _with_handle(parameters: JsonObject) -> JsonObject:
+    """A tool's parameters, with the handle as one more."""
+    handle = {"type": "string", "description": f"What {OPEN} returned."}
+    return {
+        **parameters,
+        "properties": {HANDLE: handle, **parameters.get("properties", {})},
+        "required": [HANDLE, *parameters.get("required", [])],
+    }
+
+
+async def end_session(service: ToolServer, id: str) -> None:
+    """Close a session of the server."""
+    with entered(Session(id)):
+        await service.answer("/close_session", b"{}")
 
 
 class _Door:
-    """In front of the SDK: refuse clients that have no session and a version without sessions;
-    close our session when the client ends its MCP session."""
+    """In front of the SDK: close our session when the client ends its MCP session."""
 
     def __init__(self, service: ToolServer, manager: Any) -> None:
         self._service, self._manager = service, manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-
-        headers = Headers(scope=scope)
-        version = headers.get(MCP_VERSION)
-        knows_sessions = version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
-        if HEADER not in headers and not knows_sessions:
-            message = f"without {HEADER} a session is needed: initialize one"
-            error = {"code": METHOD_NOT_FOUND, "message": message}
-            reply = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-            await Response(reply, 400, media_type="application/json")(scope, receive, send)
-            return
         status = 0
 
         async def watch(message: Message) -> None:
@@ -163,9 +232,9 @@ class _Door:
             await send(message)
 
         await self._manager.handle_request(scope, receive, watch)
-        if scope["method"] == "DELETE" and status < 300 and (ended := headers.get(MCP_SESSION)):
-            with entered(Session(_own_session_id(ended))):
-                await self._service.answer("/close_session", b"{}")
+        ended = Headers(scope=scope).get(MCP_SESSION)
+        if scope["method"] == "DELETE" and status < 300 and ended:
+            await end_session(self._service, f"{OWN}{ended}")
 
 
 def _mount(app: ASGIApp, mcp: ASGIApp) -> ASGIApp:

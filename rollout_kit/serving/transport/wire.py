@@ -32,6 +32,7 @@ RESERVED = frozenset(
         "health",
         "load",
         "mcp",
+        "openenv",
         "run",
         "aggregate_metrics",
     }
