@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..config.keys import ImportConfig
 from ..errors import ConfigError, OutputError
-from ..formats.importing import format_import, import_runs
+from ..formats.importing import Wish, format_import, import_runs
 from ..formats.recognition import check_format
 from ..types import JsonObject
 from . import entry
@@ -19,8 +19,9 @@ def import_foreign(command: ImportConfig) -> JsonObject:
     if not inputs:
         raise ConfigError("name what to read:  ng_import logs/ +output_jsonl_fpath=rollouts.jsonl")
     output = command.output_jsonl_fpath.expanduser()
+    wish = Wish(command.format, command.reward_key, command.agent_name)
     try:
-        found = import_runs(inputs, output, format=command.format, reward_key=command.reward_key)
+        found = import_runs(inputs, output, wish)
     except OSError as error:
         raise OutputError(f"cannot write {output}: {error.strerror or error}") from None
     return {**found.to_json(), "output": str(output)}

@@ -502,6 +502,11 @@ class ImportConfig(ReadingCommand):
     reward_key: str | None = Field(
         None, description="Score that becomes the reward. By default the first one."
     )
+    agent_name: str | None = Field(
+        None,
+        description="Agent of the rollouts, whose resources server can verify them again."
+        " By default the agent's name in the other tool.",
+    )
 
 
 class ViewConfig(ReadingCommand):

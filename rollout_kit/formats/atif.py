@@ -11,7 +11,7 @@ from ..responses import (
     message_item,
     reasoning_item,
 )
-from ..trajectory import GENERATION, LOG_PROBS, PROMPT, ModelCall
+from ..trajectory import GENERATION, LOG_PROBS, PROMPT, ModelCall, read_turns
 from ..types import JsonObject
 from .chat_items import as_text, as_tools
 from .foreign import Damaged, Foreign, count_in, number_in, rest_of
@@ -72,8 +72,11 @@ def _describe(found: Foreign, document: JsonObject) -> None:
     found.tools = as_tools(agent.get("tool_definitions"))
     found.fields = dict(as_object(ours.get("fields")))
     found.reward, found.scores = number_in(ours.get("reward")), dict(as_object(ours.get("scores")))
-    found.index = count_in(ours.get("rollout_index"))
+    found.index, found.id = count_in(ours.get("rollout_index")), ours.get("task_id")
+    found.params, found.error = dict(as_object(ours.get("params"))), ours.get("error")
     found.known = {"started_at": _start(document), **as_object(ours.get("known"))}
+    if turns := ours.get("turns"):
+        found.calls = read_turns(turns)
     found.kept = rest_of(document, "steps", "agent", "final_metrics", "extra")
     found.kept |= {"agent": rest_of(agent, "name", "model_name", "tool_definitions")}
     if extra:
@@ -120,9 +123,13 @@ def add_step(step: Mapping[str, Any], items: list[Item]) -> JsonObject:
         if content or not calls:
             items.append(_answer(content))
         for call in calls:
-            arguments = as_text(call.get("arguments") or {})
+            arguments = _arguments(call)
             items.append(function_call_item(call["function_name"], arguments, call["tool_call_id"]))
-        if more := {call["tool_call_id"]: call["extra"] for call in calls if call.get("extra")}:
+        if more := {
+            call["tool_call_id"]: more
+            for call in calls
+            if (more := rest_of(call.get("extra") or {}, OURS))
+        }:
             rest["tool_call_extra"] = more
         _put_tokens(items[-1], as_object(step.get("metrics")))
     for number, result in enumerate(results):
@@ -136,6 +143,12 @@ def add_step(step: Mapping[str, Any], items: list[Item]) -> JsonObject:
     if more := rest_of(as_object(step.get("metrics")), *OF_METRICS):
         rest["metrics"] = more
     return rest
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    """As the model wrote them, where our export has kept that."""
+    written = as_object(call.get("extra")).get(OURS)
+    return written if isinstance(written, str) else as_text(call.get("arguments") or {})
 
 
 SEEN = "observation"

@@ -30,6 +30,8 @@ class Items:
     items: list[Item] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     """For each message, the number of items up to its last one."""
+    roles: list[str] = field(default_factory=list)
+    """Of each message."""
     unread: list[JsonObject] = field(default_factory=list)
     """The rest of messages, each with its `message`, from 0."""
 
@@ -51,6 +53,13 @@ class Items:
         for each in self.unread[before:]:
             each["message"] = len(self.ends)
         self.ends.append(len(self.items))
+        self.roles.append(role)
+
+    def end_of_turn(self, at: int) -> int:
+        """The number of items up to the last output of the tools that a message calls."""
+        while at + 1 < len(self.roles) and self.roles[at + 1] == "tool":
+            at += 1
+        return self.ends[at]
 
     def _add_answer(self, message: Mapping[str, Any]) -> None:
         thoughts = [message[name] for name in REASONING if isinstance(message.get(name), str)]

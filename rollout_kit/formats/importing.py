@@ -10,7 +10,7 @@ from ..store.files import write_atomically
 from ..store.lines import dump_line
 from ..types import JsonObject, Key
 from .foreign import Damaged, Foreign, build
-from .recognition import HOW_TO_NAME, NOT_KNOWN, Source, find_sources
+from .recognition import HOW_TO_NAME, NOT_KNOWN, RunSource, find_sources
 
 OTHER_FILE = "a file that is no run"
 
@@ -39,11 +39,23 @@ class Import:
         }
 
 
-def import_runs(
-    inputs: list[Path], output: Path, *, format: str | None = None, reward_key: str | None = None
-) -> Import:
-    """Write the rollouts of all inputs; ConfigError if there are none. `format`: the only one that
-    is read. `reward_key`: the score that becomes the reward."""
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How runs are to be read."""
+
+    format: str | None = None
+    """The only format that is read."""
+    reward_key: str | None = None
+    """The score that becomes the reward."""
+    agent: str | None = None
+    """The agent of all rollouts."""
+
+
+ALL = Wish()
+
+
+def import_runs(inputs: list[Path], output: Path, wish: Wish = ALL) -> Import:
+    """Write the rollouts of all inputs; ConfigError if there are none."""
     found = Import()
     if output.exists():
         raise ConfigError(f"{output}: exists already; name another file, or move it away")
@@ -51,7 +63,7 @@ def import_runs(
         if not each.exists():
             raise ConfigError(f"{each}: there is no such file or folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    lines = _lines(inputs, found, format, reward_key)
+    lines = _lines(inputs, found, wish)
     if (first := next(lines, None)) is None:
         named = ", ".join(map(str, inputs))
         raise ConfigError(f"{named}: {explain_nothing(found)}. {HOW_TO_NAME}")
@@ -72,18 +84,17 @@ def explain_nothing(found: Import) -> str:
     return f"{NOT_KNOWN} ({reasons})"
 
 
-def _lines(
-    inputs: list[Path], found: Import, format: str | None, reward_key: str | None
-) -> Iterator[bytes]:
+def _lines(inputs: list[Path], found: Import, wish: Wish) -> Iterator[bytes]:
     indexes: dict[tuple[str, str], set[int]] = {}
     positions: dict[str, int] = {}
-    for source in _sources(inputs, found, format):
+    for source in _sources(inputs, found, wish.format):
         for each in _rollouts(source):
             if isinstance(each, Damaged):
                 found.left_out[str(each)] += 1
                 continue
-            if reward_key is not None:
-                each.reward = _choose_reward(each, reward_key, source)
+            if wish.reward_key is not None:
+                each.reward = _choose_reward(each, wish.reward_key, source)
+            each.agent = wish.agent or each.agent
             key = _place(each, indexes, found)
             position = positions.setdefault(key.task_id, len(positions))
             found.rollouts += 1
@@ -94,7 +105,7 @@ def _lines(
             yield dump_line(line)
 
 
-def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[Source]:
+def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[RunSource]:
     for path in inputs:
         for each in find_sources(path):
             if isinstance(each, Path):
@@ -105,7 +116,7 @@ def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[
                 yield each
 
 
-def _rollouts(source: Source) -> Iterator[Foreign | Damaged]:
+def _rollouts(source: RunSource) -> Iterator[Foreign | Damaged]:
     try:
         yield from source.read()
     except Damaged as error:
@@ -114,7 +125,7 @@ def _rollouts(source: Source) -> Iterator[Foreign | Damaged]:
         raise ConfigError(f"{source.path}: is malformed: {error!r}") from None
 
 
-def _choose_reward(each: Foreign, key: str, source: Source) -> float | None:
+def _choose_reward(each: Foreign, key: str, source: RunSource) -> float | None:
     if key not in each.scores:
         names = ", ".join(each.scores) or "none"
         raise ConfigError(

@@ -12,7 +12,7 @@ from ..responses import as_object
 from ..trajectory import ModelCall
 from ..types import JsonObject
 from .archive import open_archive, read_member
-from .chat_items import as_tools, read_messages
+from .chat_items import Items, as_tools, read_messages
 from .foreign import Damaged, Foreign, count_in, number_in, rest_of, seconds_between
 
 NAME = "inspect"
@@ -94,7 +94,7 @@ def read_sample(sample: Mapping[str, Any], run: Mapping[str, Any]) -> Foreign:
     places = {as_object(each).get("id"): at for at, each in enumerate(messages[first:])}
     times = {each.get("id"): number_in(each.get("working_time")) for each in events}
     start = sample.get("started_at")
-    calls = [_call(each, places, after.ends, times, start) for each in sampled]
+    calls = [_call(each, places, after, times, start) for each in sampled]
     model = str(run.get("model") or "")
     reward, scores = read_scores(as_object(sample.get("scores")))
     target, id = sample.get("target"), sample.get("id")
@@ -191,7 +191,7 @@ def _as_part(part: Any, chat: JsonObject) -> Any:
 def _call(
     event: Mapping[str, Any],
     places: Mapping[Any, int],
-    ends: list[int],
+    said: Items,
     times: Mapping[Any, float | None],
     start: Any,
 ) -> ModelCall:
@@ -204,7 +204,7 @@ def _call(
     usage = _usage(output.get("usage")) or {}
     finish = choice.get("stop_reason")
     return ModelCall(
-        to=None if place is None else ends[place],
+        to=None if place is None else said.end_of_turn(place),
         start_s=seconds_between(start, event.get("timestamp")),
         model_s=number_in(output.get("time")),
         tool_s=sum(each for each in of_tools if each is not None) if None not in of_tools else None,

@@ -53,11 +53,7 @@ def read_result(row: Mapping[str, Any]) -> Foreign:
         for role, each in (("user", row["prompt"]), ("assistant", row["completion"]))
     )
     asked, said = read_messages(prompt), read_messages(completion)
-    ends = [
-        end
-        for message, end in zip(completion, said.ends, strict=True)
-        if message.get("role") == "assistant"
-    ]
+    ends = [said.end_of_turn(at) for at, role in enumerate(said.roles) if role == "assistant"]
     fields = {"expected_answer": row.get("answer"), "info": row.get("info")}
     error = row.get("error")
     unread = [*asked.unread, *said.unread]
@@ -91,7 +87,7 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
         for part in (path[:first], path[first:])
     )
     _put_tokens([nodes[number] for number in path], first, said)
-    places = dict(zip(path[first:], said.ends, strict=True))
+    places = {number: said.end_of_turn(at) for at, number in enumerate(path[first:])}
     told = [as_object(each) for each in trace.get("calls") or []]
     task, agent = as_object(trace.get("task")), as_object(trace.get("agent"))
     timing = as_object(trace.get("timing"))

@@ -55,11 +55,10 @@ def test_a_log_of_inspect(tmp_path: Path, run: Callable[..., Ran]) -> None:
     assert "Without a reward: 1" in said and "  scores: 5" in said
     text, calls, thought, image, failing, failed = read_jsonl(tmp_path / "ours.jsonl")
     assert text["reward"] == 1.0 and text["expected_answer"] == "1" and text["match"] == 1.0
-    assert kinds_of(calls) == ["message", *["function_call"] * 2, *["function_call_output"] * 2] + [
-        "message"
-    ]
+    called = [*["function_call"] * 2, *["function_call_output"] * 2]
+    assert kinds_of(calls) == ["message", *called, "message"]
     turns = calls["rollout"]["turns"]
-    assert turns["to"] == [3, 6] and turns["input"] == [11, 11] and turns["output"] == [7, 7]
+    assert turns["to"] == [5, 6] and turns["input"] == [11, 11] and turns["output"] == [7, 7]
     assert "cached" not in turns  # inspect does not say it
     assert calls["usage"]["total_tokens"] == 36
     assert calls["responses_create_params"]["tools"][0]["name"] == "add"
