@@ -10,7 +10,7 @@ from ..store.files import write_atomically
 from ..store.lines import dump_line
 from ..types import JsonObject, Key
 from .foreign import Damaged, Foreign, build
-from .recognition import HOW_TO_NAME, NOT_KNOWN, RunSource, find_sources
+from .recognition import HOW_TO_NAME, NOT_KNOWN, ForeignSource, find_sources
 
 OTHER_FILE = "a file that is no run"
 
@@ -105,7 +105,7 @@ def _lines(inputs: list[Path], found: Import, wish: Wish) -> Iterator[bytes]:
             yield dump_line(line)
 
 
-def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[RunSource]:
+def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[ForeignSource]:
     for path in inputs:
         for each in find_sources(path):
             if isinstance(each, Path):
@@ -116,7 +116,7 @@ def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[
                 yield each
 
 
-def _rollouts(source: RunSource) -> Iterator[Foreign | Damaged]:
+def _rollouts(source: ForeignSource) -> Iterator[Foreign | Damaged]:
     try:
         yield from source.read()
     except Damaged as error:
@@ -125,7 +125,7 @@ def _rollouts(source: RunSource) -> Iterator[Foreign | Damaged]:
         raise ConfigError(f"{source.path}: is malformed: {error!r}") from None
 
 
-def _choose_reward(each: Foreign, key: str, source: RunSource) -> float | None:
+def _choose_reward(each: Foreign, key: str, source: ForeignSource) -> float | None:
     if key not in each.scores:
         names = ", ".join(each.scores) or "none"
         raise ConfigError(

@@ -45,7 +45,7 @@ HOW_TO_NAME = f"These formats are read: {', '.join(FORMATS)}"
 
 
 @dataclass(frozen=True, slots=True)
-class RunSource:
+class ForeignSource:
     """A file, or a folder of a trial, of a known format."""
 
     path: Path
@@ -59,13 +59,13 @@ def check_format(name: str | None) -> None:
         raise ConfigError(f"format={name} is unknown{suggest(name, FORMATS)}: {', '.join(FORMATS)}")
 
 
-def find_sources(path: Path) -> Iterator[RunSource | Path]:
+def find_sources(path: Path) -> Iterator[ForeignSource | Path]:
     """The sources in a file or in a folder, in the order of their names; a path for a file that is
     none. ConfigError if there is no such file."""
     if not path.exists():
         raise ConfigError(f"{path}: there is no such file or folder")
     if path.is_dir() and harbor_jobs.is_trial(path):
-        yield RunSource(path, harbor_jobs.NAME, partial(_read_trial, path))
+        yield ForeignSource(path, harbor_jobs.NAME, partial(_read_trial, path))
     elif path.is_dir():
         for each in sorted(path.iterdir()):
             if each.is_symlink() and each.is_dir():
@@ -79,7 +79,7 @@ def _read_trial(folder: Path) -> Read:
     yield harbor_jobs.read_trial(folder)
 
 
-def recognise(path: Path) -> RunSource | None:
+def recognise(path: Path) -> ForeignSource | None:
     """The file as a source; None if it is none, ConfigError if it is damaged."""
     try:
         with path.open("rb") as stream:
@@ -90,7 +90,7 @@ def recognise(path: Path) -> RunSource | None:
         with open_archive(path) as archive:
             if not inspect_logs.is_archive(frozenset(archive.namelist())):
                 return None
-        return RunSource(path, inspect_logs.NAME, partial(inspect_logs.read_archive, path))
+        return ForeignSource(path, inspect_logs.NAME, partial(inspect_logs.read_archive, path))
     if path.suffix == ".json":
         return _recognise_document(path)
     if not {".jsonl", ".ndjson"} & set(path.suffixes):
@@ -99,7 +99,7 @@ def recognise(path: Path) -> RunSource | None:
     return None if first is None else _recognise_line(path, parse_line(first[1]) or {})
 
 
-def _recognise_document(path: Path) -> RunSource | None:
+def _recognise_document(path: Path) -> ForeignSource | None:
     raw = read_whole(path)
     try:
         document = orjson.loads(raw)
@@ -108,10 +108,10 @@ def _recognise_document(path: Path) -> RunSource | None:
     if not isinstance(document, dict):
         return None
     if inspect_logs.is_document(document):
-        return RunSource(path, inspect_logs.NAME, partial(inspect_logs.read_document, document))
+        return ForeignSource(path, inspect_logs.NAME, partial(inspect_logs.read_document, document))
     for name, (is_one, read) in BY_LINE.items():
         if is_one(document):
-            return RunSource(path, name, partial(_read_document, read, document))
+            return ForeignSource(path, name, partial(_read_document, read, document))
     return None
 
 
@@ -119,14 +119,14 @@ def _read_document(read: Callable[[JsonObject], Read], document: JsonObject) -> 
     yield from read(document)
 
 
-def _recognise_line(path: Path, row: JsonObject) -> RunSource | None:
+def _recognise_line(path: Path, row: JsonObject) -> ForeignSource | None:
     if "kind" in row and "rollout" in row:
         raise ConfigError(f"{path}: these are rollouts already: every command reads them")
     for name, (is_one, read) in BY_LINE.items():
         if is_one(row):
-            return RunSource(path, name, partial(_read_lines, path, read))
+            return ForeignSource(path, name, partial(_read_lines, path, read))
     if gym_rollouts.is_line(row):
-        return RunSource(path, gym_rollouts.NAME, partial(_read_gym, path))
+        return ForeignSource(path, gym_rollouts.NAME, partial(_read_gym, path))
     return None
 
 

@@ -38,7 +38,7 @@ def read_openai(row: JsonObject) -> Foreign:
         raise Damaged("request and response are neither of Chat nor of Responses")
     found.model = str(response.get("model") or request.get("model") or "")
     found.reward = number_in(row.get("reward"))
-    found.kept |= rest_of(row, *TO_BODY, "reward")
+    found.fields = rest_of(row, *TO_BODY, "reward")
     return found
 
 

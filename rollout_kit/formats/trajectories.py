@@ -10,7 +10,14 @@ from typing import Any
 import orjson
 
 from .._version import __version__
-from ..responses import Item, as_object, content_texts, input_items, output_items
+from ..responses import (
+    Item,
+    as_object,
+    content_texts,
+    find_offered_tools,
+    input_items,
+    output_items,
+)
 from ..store.lines import row_of
 from ..trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX, ModelCall, read_turns
 from ..types import JsonObject, Rollout
@@ -54,7 +61,7 @@ def write_trajectory(rollout: Rollout) -> JsonObject:
     agent: JsonObject = {"name": key.agent, "version": __version__}
     if rollout.info.model:
         agent["model_name"] = rollout.info.model
-    if tools := params.get("tools"):
+    if tools := find_offered_tools(params, rollout.response):
         agent["tool_definitions"] = [_tool(each) for each in tools]
     return {
         "schema_version": SCHEMA,

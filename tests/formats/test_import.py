@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from command import as_function
 from support import forget_home, read_jsonl, write_jsonl
+from workplace import ROOT
 
 from rollout_kit.formats import archive
 from rollout_kit.formats.importing import import_runs
@@ -258,3 +259,20 @@ def test_a_member_that_unpacks_to_too_much_is_refused(
         made.writestr("samples/1_epoch_1.json", b" " * 100_000)
     status, said = run("ng_import", "bomb.eval", "+output_jsonl_fpath=ours.jsonl")
     assert status == 1 and "samples/1_epoch_1.json has more than 10,000 bytes" in said
+
+
+def test_reverifying_gives_a_reward(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    reply = {"choices": [{"message": {"role": "assistant", "content": "\\boxed{4}"}}], "model": "m"}
+    asked = {"messages": [{"role": "user", "content": "2 + 2?"}]}
+    row = {"request": asked, "response": reply, "expected_answer": "4"}
+    write_jsonl(tmp_path / "theirs.jsonl", [row])
+    agent = "string_match_simple_agent"
+    run("ng_import", "theirs.jsonl", "+output_jsonl_fpath=ours.jsonl", f"+agent_name={agent}")
+    [before] = read_jsonl(tmp_path / "ours.jsonl")
+    environment = ROOT / "resources_servers/string_match/configs/string_match.yaml"
+    words = (f"+config_paths=[{environment}]", "+input_jsonl_fpath=ours.jsonl")
+    status, said = run("ng_reverify", *words, "+output_jsonl_fpath=verified.jsonl")
+    assert status == 0, said
+    [after] = read_jsonl(tmp_path / "verified.jsonl")
+    assert before["reward"] is None and after["reward"] in (0.0, 1.0)
+    assert "First verdicts: 1" in said
