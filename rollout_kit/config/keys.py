@@ -533,6 +533,26 @@ class MergeConfig(ReadingCommand):
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
 
+class ImportConfig(ReadingCommand):
+    """ng_import: make rollouts of the runs of other tools: inspect, Harbor, verifiers and more."""
+
+    input_path: Path | None = Field(
+        None, alias="input", description="The file or the folder to read. Also as plain words."
+    )
+    output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
+    format: str | None = Field(
+        None, description="Read this format only. By default each file's content says what it is."
+    )
+    reward_key: str | None = Field(
+        None, description="Score that becomes the reward. By default the first one."
+    )
+    agent_name: str | None = Field(
+        None,
+        description="Agent of the rollouts, whose resources server can verify them again."
+        " By default the agent's name in the other tool.",
+    )
+
+
 class ViewConfig(ReadingCommand):
     """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
 

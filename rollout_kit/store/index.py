@@ -79,7 +79,7 @@ def pack_own(raw: bytes, rollout: Rollout) -> bytes:
     try:
         is_usual = "cost_usd" not in head and 0 <= key.rollout_index < EXACT
         is_usual = is_usual and number is not None and TAKEN.isdisjoint(info.scores)
-        if not is_usual or (reward - reward != 0 and "reward" in head):
+        if not is_usual or (reward - reward != 0 and head.get("reward") is not None):
             return b""
         own = (*COUNTS_OF_INFO(info), *NUMBERS_OF_INFO(info))
         if None in own:
@@ -176,7 +176,7 @@ class RecordMaker:
         failed = error.reason if error else None
         texts = (kind, key.agent, key.scope, *TEXTS_OF_BLOCK(block), failed)
         used = [getattr(usage, name, None) or 0 for name in OF_USAGE]
-        reward = line.reward if kind == "rollout" else NAN
+        reward = NAN if kind != "rollout" or line.reward is None else line.reward
         if line.cost_usd is not None:
             block.cost_usd = line.cost_usd
         counts = (line.task_index, key.rollout_index, *COUNTS_OF_BLOCK(block), *used)

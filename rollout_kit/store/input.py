@@ -134,7 +134,7 @@ def _open(path: Path) -> Iterator[Lines]:
         with gzip.open(path, "rb") as stream:
             yield stream
     elif path.suffix == ".zst":
-        zstd = _zstd()
+        zstd = import_zstd()
         try:
             with zstd.open(path, "rb") as stream:
                 yield stream
@@ -145,7 +145,7 @@ def _open(path: Path) -> Iterator[Lines]:
             yield stream
 
 
-def _zstd() -> Any:
+def import_zstd() -> Any:
     """The module of the standard library, or its backport: both detect truncated files."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:

@@ -115,7 +115,7 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         return None
     usage = line.get("usage") or {}
     sound = (
-        is_countable(line.get("reward", 0))
+        is_reward(line.get("reward"))
         and isinstance(usage, dict)
         and is_index(line.get("_ng_task_index", 0))
         and isinstance(block.get("scores", []), list)
@@ -123,6 +123,11 @@ def key_of(line: Mapping[str, Any]) -> Key | None:
         and _all_are(A_NUMBER, block, NUMBERS)
     )
     return Key(task_id, name, scope, index) if sound else None
+
+
+def is_reward(value: Any) -> bool:
+    """Whether a line may have it as its reward: null, like none at all, says that it has none."""
+    return value is None or is_countable(value)
 
 
 def _all_are(kinds: frozenset[type], values: Mapping[str, Any], names: Iterable[str]) -> bool:
@@ -275,7 +280,7 @@ def why_left_out(raw: bytes) -> str:
         return NOT_OURS if raw.endswith(b"\n") else TORN
     if isinstance(line, dict) and kind_of(line, "") == NEWER:
         return OF_NEWER
-    if not isinstance(line, dict) or is_countable(line.get("reward", 0)):
+    if not isinstance(line, dict) or is_reward(line.get("reward")):
         return NOT_OURS
     return NOT_OURS if key_of({**line, "reward": 0}) is None else NO_NUMBER
 
@@ -331,7 +336,7 @@ def _line_type(attributes: Mapping[str, str], *, is_whole: bool) -> Any:
         ("agent_ref", name),
         ("rollout", block),
         ("usage", usage | None, None),
-        ("reward", reward, nan),
+        ("reward", reward | None, nan),
         ("task_index", index, 0),
         ("kind", str | None, None),
         ("schema", int | None, None),
@@ -373,7 +378,7 @@ def _slim(line: JsonObject, names: Iterable[str]) -> JsonObject:
             "scores": list(score_names(block)),
         },
         "usage": line.get("usage") or None,
-        "reward": float(line.get("reward", nan)),  # which may be true or false
+        "reward": nan if (reward := line.get("reward")) is None else float(reward),  # or a boolean
         "_ng_task_index": line.get("_ng_task_index", 0),
     }
     if type(line.get("schema")) is int and isinstance(line.get("kind"), str):

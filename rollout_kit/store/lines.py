@@ -195,7 +195,7 @@ def turns_of(line: Mapping[str, Any]) -> list[ModelCall]:
 
 def verdict_of(line: Mapping[str, Any]) -> JsonObject | None:
     """The reward of a line and what its verifier set; None if it has no reward."""
-    return head_of(line) if "reward" in line else None
+    return head_of(line) if line.get("reward") is not None else None
 
 
 def info_of(line: Mapping[str, Any]) -> RolloutInfo:

@@ -53,7 +53,7 @@ def as_ours(path: str) -> str:
         raise ConfigError(f"{path}: {NEEDS_COPY}, and there is no home folder. {HOW_TO_PLACE}")
     copy = folder / "rollouts_of_nemo_gym" / digest / given.name
     if not copy.is_file():
-        tasks = dict(_read_tasks(inputs)) if beside else {}
+        tasks = dict(read_tasks(inputs)) if beside else {}
         try:
             _write(copy, (orjson.dumps(line) + b"\n" for line in _convert(given, tasks)))
         except OSError as error:
@@ -94,7 +94,7 @@ def _parse(raw: bytes) -> JsonObject | None:
     return row if is_one and isinstance(params, dict) else None
 
 
-def _read_tasks(inputs: Path) -> Iterator[tuple[Any, JsonObject]]:
+def read_tasks(inputs: Path) -> Iterator[tuple[Any, JsonObject]]:
     for number, raw in number_lines(inputs):
         try:
             row = flatten(orjson.loads(raw))
@@ -112,8 +112,8 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
         agent = str(agent_name_of(row) or NO_AGENT)
         task_row = tasks.get(row.get("_ng_task_index", -1))
         fields = {name: row[name] for name in row if name not in OF_RUN | OF_RESULT}
-        id = task_id_of(_request(fields) if task_row is None else task_row)
-        task_row, scores = _divide(task_row, fields)
+        id = task_id_of(request_of(fields) if task_row is None else task_row)
+        task_row, scores = divide(task_row, fields)
         index = row.get("_ng_rollout_index", repeats[id, agent])
         repeats[id, agent] += 1
         position = row.get("_ng_task_index", positions.setdefault(id, len(positions)))
@@ -124,7 +124,7 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
         yield with_verdict(line, {**scores, "reward": row["reward"]}, {})
 
 
-def _divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, JsonObject]:
+def divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, JsonObject]:
     """The row, and what the verifier added. Without the input nothing tells them apart: then all
     fields are the row's, so that it can be verified again, and numbers are also scores."""
     if task is None:
@@ -132,6 +132,6 @@ def _divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, Js
     return task, {k: v for k, v in fields.items() if k not in task}
 
 
-def _request(row: JsonObject) -> JsonObject:
+def request_of(row: JsonObject) -> JsonObject:
     params: dict[str, Any] = row["responses_create_params"]
     return {"responses_create_params": {k: v for k, v in params.items() if v is not None}}

@@ -254,7 +254,7 @@ def drop_stale(
         if key is None or key not in survey.rows or key.agent not in verifiers:
             return False
         row = line.row
-        is_verified = isinstance(row.get("response"), dict) and "reward" in row
+        is_verified = isinstance(row.get("response"), dict) and row.get("reward") is not None
         held = (info_of(row).verifier, response_mark(row)) if is_verified else None
         return held != (verifiers[key.agent], survey.rows[key].mark)
 

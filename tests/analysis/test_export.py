@@ -99,7 +99,9 @@ def test_each_format_has_the_columns_of_its_trainer(form: str, place: Place) -> 
 
 
 def test_every_format_is_tested_here() -> None:
-    assert FORMATS.keys() - COLUMNS.keys() == {"trl_rollout", "parquet", "otlp", "rollouts"}
+    assert FORMATS.keys() - COLUMNS.keys() == {
+        *("trl_rollout", "parquet", "otlp", "rollouts", "atif")
+    }
 
 
 def test_the_right_one_is_preferred(place: Place) -> None:
@@ -206,6 +208,7 @@ FORM_OF_TOOLS = {
     **dict.fromkeys(("llamafactory_sft", "llamafactory_kto", "llamafactory_dpo"), "functions"),
     "slime": "chat",
     "otlp": "trace",
+    "atif": "agent",
     "rollouts": "response",
 }
 """Formats that have a place for tools → how they stand there."""
@@ -219,6 +222,8 @@ def tools_in(row: dict[str, Any], form: str) -> Any:
         spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
         found = {each["key"]: each["value"] for each in spans[0]["attributes"]}
         return json.loads(found["gen_ai.tool.definitions"]["stringValue"])
+    if form == "agent":
+        return row["agent"].get("tool_definitions")
     if form == "response":
         return row["response"]["tools"]
     given = row["extra_info"]["tools"] if form == "extra" else row["tools"]

@@ -193,9 +193,9 @@ def test_packed_files_are_read_too(desk: Desk, suffix: str) -> None:
     run_virtual(desk.collect(ROWS))
     raw = (desk.folder / "rollouts.jsonl").read_bytes()
     if suffix == ".zst":
-        from rollout_kit.store.input import _zstd
+        from rollout_kit.store.input import import_zstd
 
-        raw = _zstd().compress(raw)
+        raw = import_zstd().compress(raw)
     else:
         raw = gzip.compress(raw)
     (desk.folder / f"rollouts.jsonl{suffix}").write_bytes(raw)

@@ -18,8 +18,8 @@ WORDS = [
 """Modules at the top level that every room may import."""
 
 ROOMS = [
-    *("serving", "config", "store", "launch", "analysis", "collecting", "api", "authoring", "rl"),
-    "commands",
+    *("serving", "config", "store", "launch", "formats", "analysis", "collecting", "api"),
+    *("authoring", "rl", "commands"),
 ]
 """The folders of the package, from the ground floor up: a room imports itself and the rooms below
 it."""

@@ -195,6 +195,7 @@ FORMATS: Mapping[str, Format] = {
     "grouped": Format(
         "one line per question with all its answers", of_group=True, takes_tools=False
     ),
+    "atif": Format("trajectories of ATIF 1.8, one in each line", of_line=trainers.atif),
     "otlp": Format("OpenTelemetry traces: OTLP JSON, or +otel.endpoint=…", of_line=trainers.otlp),
     "rollouts": Format("stored rollouts, as other commands read them", of_line=trainers.ours),
 }

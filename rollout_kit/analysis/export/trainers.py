@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.keys import OtelConfig
+from ...formats.foreign import Damaged
+from ...formats.trajectories import write_trajectory
 from ...store.scope import arm_of_key
 from ...trajectory import TokenSequence, sequences
 from ...types import JsonObject, Rollout
@@ -194,6 +196,16 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
 def ours(each: Rollout, context: Context) -> Iterator[JsonObject]:
     """The rollout as it is stored."""
     yield each.line
+
+
+def atif(each: Rollout, context: Context) -> Iterator[JsonObject]:
+    """The rollout as a trajectory of ATIF 1.8."""
+    try:
+        yield write_trajectory(each)
+    except Damaged as error:
+        raise Unfit(str(error)) from None
+    except OF_MALFORMED:
+        raise Unfit(MALFORMED) from None
 
 
 def otlp(each: Rollout, context: Context) -> Iterator[JsonObject]:
