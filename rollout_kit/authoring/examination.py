@@ -22,6 +22,7 @@ from ..errors import ConfigError, RolloutError, how_to_install
 from ..reading import iterate_lines, open_file
 from ..responses import function_calls, make_response, message_item
 from ..serving import registry
+from ..serving.judges.rubric import reply_literally
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
 from ..serving.tools import arguments_of
@@ -97,7 +98,8 @@ def compute_verdicts(
 
     The responses are the author's, so code in them may run without a sandbox. If the verdict needs
     the session's state, the tool calls of the response are executed first. Judges are replaced by a
-    model that finds no two answers equal.
+    model that finds no two answers equal. With a rubric, it finds an answer good that is the
+    reference, word for word.
     """
 
     async def main() -> list[JsonObject]:
@@ -176,8 +178,12 @@ def make_trusting(server: type[Service]) -> Callable[[Peers, str], Service]:
 def make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Service]]:
     config = server.Config()
     differ = config.get("judge_not_equal_label", "")
+
+    def reply(params: JsonObject) -> str:
+        return reply_literally(str(params["input"][-1].get("content"))) or differ
+
     return {
-        ref.name: lambda peers, name: ScriptedModel(lambda params: differ, peers, name)
+        ref.name: lambda peers, name: ScriptedModel(reply, peers, name)
         for ref in references({}, config)
         if ref.type == MODELS
     }

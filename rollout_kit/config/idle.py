@@ -37,6 +37,7 @@ class Need(NamedTuple):
 
 
 OF_PROCESSES = (
+    "openenv",
     "global_aiohttp_connector_limit",
     "global_aiohttp_connector_limit_per_host",
     "max_reply_mb",

@@ -87,10 +87,11 @@ async def collected(name: str, agent: Instance, folder: Path) -> str:
         return (await peers.describe(name))["reverify"]
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "rubric_judge"])
 def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
     name: str, tmp_path: Path
 ) -> None:
+    """All but `rubric_judge`: only its judge counts, which here says the same of all answers."""
     argv = [
         f"+config_paths=[resources_servers/{name}/configs/{name}.yaml,{A_JUDGE}]",
         "++policy_model.responses_api_models.simulated_model.answer=text",

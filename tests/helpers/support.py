@@ -44,6 +44,11 @@ HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
 
 
+OF_OTHERS = {"mcp_environment", "openenv_environment"}
+"""Environments that another program is: without its address they cannot be made. Their own tests
+start such programs."""
+
+
 def skip_unless_installed(*packages: str) -> None:
     """Skip a file of tests if a package is missing. To import it would take each test process up to
     a second."""

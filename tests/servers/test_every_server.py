@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import NO_NAMESPACES, blocks, may_isolate
+from support import NO_NAMESPACES, OF_OTHERS, blocks, may_isolate
 
 from rollout_kit.api.testing import OVERS, mount
 from rollout_kit.authoring.examination import check_verdicts, make_trusting, read_rows
@@ -27,10 +27,6 @@ SERVERS = [
     for kind in registry.TYPES
     for path in sorted((ROOT / kind).glob("*/app.py"))
 ]
-OF_OTHERS = {"mcp_environment", "openenv_environment"}
-"""Environments that another program is: without its address they cannot be made. Their own tests
-start such programs."""
-
 ENVIRONMENTS = [
     name for kind, name in SERVERS if kind == "resources_servers" and name not in OF_OTHERS
 ]

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import may_isolate
+from support import OF_OTHERS, may_isolate
 
 from rollout_kit.authoring.examination import read_rows
 from rollout_kit.types import JsonObject
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = sorted(path.parent.name for path in ROOT.glob("resources_servers/*/app.py"))
+SERVERS = sorted({path.parent.name for path in ROOT.glob("resources_servers/*/app.py")} - OF_OTHERS)
 HELPERS = ROOT / "tests/helpers"
 
 MARK = "".join(random.Random(os.getpid()).choices("bcdfghjklmnpqrstvwxz", k=12))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command import as_function
-from support import write_jsonl
+from support import OF_OTHERS, write_jsonl
 
 from rollout_kit.authoring.self_writes import find_self_writes
 from rollout_kit.serving import registry
@@ -136,7 +136,8 @@ def test_the_audit_finds_what_leaks_between_sessions(
 
 def test_no_server_of_ours_writes_to_self() -> None:
     names = registry.implementations("resources_servers", Path(registry.__file__).parents[2])
-    loaded = (registry.load("resources_servers", name) for name in names)
+    # those of others keep one connection a rollout on themselves, to close what is left at the end
+    loaded = (registry.load("resources_servers", name) for name in names if name not in OF_OTHERS)
     assert [str(each) for server in loaded for each in find_self_writes(server)] == []
     assert len(names) >= 18
 

@@ -10,6 +10,7 @@ from statistics import median
 
 import pytest
 from pydantic import ValidationError
+from support import OF_OTHERS
 
 from rollout_kit.api.testing import making, mount
 from rollout_kit.config.keys import InspectConfig
@@ -371,10 +372,15 @@ def test_settings_that_mean_nothing_are_refused_with_a_reason(settings, message)
         configured(**settings)
 
 
+JUDGED = {"rubric_judge"}
+"""Environments whose reward is what a judge says, of the gold answer too."""
+
 ENVIRONMENTS = sorted(
     path.parent.parent.name
     for path in (ROOT / "resources_servers").glob("*/configs/*.yaml")
-    if path.stem == path.parent.parent.name and "gymnasium_agent" not in path.read_text()
+    if path.stem == path.parent.parent.name
+    and "gymnasium_agent" not in path.read_text()
+    and path.stem not in OF_OTHERS | JUDGED
 )
 """Games that differ by their seeds alone cannot be told apart by what the user says."""
 

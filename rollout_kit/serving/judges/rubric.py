@@ -224,3 +224,31 @@ def _read_grade(criterion: Criterion, entry: Mapping[str, Any], answer: str) -> 
     evidence, reason = (str(entry.get(name) or "") for name in ("evidence", "reason"))
     is_quoted = " ".join(evidence.split()) in " ".join(answer.split()) if evidence else None
     return Grade(criterion.name, criterion.read(entry.get("score")), evidence, reason, is_quoted)
+
+
+def reply_literally(prompt: str) -> str | None:
+    """What a judge would reply that finds an answer good only if it is the reference, word for
+    word; None if the prompt is none of a rubric. It stands in for a judge where none is asked."""
+    forms = [line for line in prompt.splitlines() if line.startswith('{"criteria":')]
+    if not forms:
+        return None
+    answer, reference = _quoted(prompt, "answer"), _quoted(prompt, "reference")
+    is_equal = answer is not None and answer == reference
+    entries = orjson.loads(forms[-1])["criteria"]
+    for entry in entries:
+        entry |= {"evidence": "", "reason": "", "score": _extreme(entry["score"], is_equal)}
+    return orjson.dumps({"criteria": entries}).decode()
+
+
+def _quoted(prompt: str, name: str) -> str | None:
+    """What stands in the last quotation of a name."""
+    mark = prompt.rpartition(f"</{name}-")[2].partition(">")[0]
+    _, found, rest = prompt.partition(f"<{name}-{mark}>\n")
+    return rest.partition(f"\n</{name}-{mark}>")[0] if found else None
+
+
+def _extreme(form: str, is_best: bool) -> bool | float | str:
+    """The best or the worst score of a form; of two answers, neither is better."""
+    if form.startswith("a number"):
+        return float(form.split()[-1 if is_best else 3])
+    return is_best if form == "true or false" else "equal"
