@@ -129,7 +129,8 @@ def _read_parts(path: Path, keeps: Filter | None, tasks: Path | None) -> list[Fi
     for candidate in choose(source.candidates(keeps)):
         arm, agent = arm_of_key(candidate.key), candidate.key.agent
         _add([arms.setdefault(arm, File.create(arm or "(no arm)", path))], candidate)
-        _add([agents.setdefault(agent, File.create(agent, path))], candidate)
+        if len(arms) < 2:
+            _add([agents.setdefault(agent, File.create(agent, path))], candidate)
     for found in (*arms.values(), *agents.values()):
         found.left_out = source.left_out
     if len(arms) < 2:

@@ -200,6 +200,15 @@ class JudgeModel:
             raise PeerTimeout(what, server=self._server) from None
 
 
+def shared_question() -> entered:
+    """Context in which the same question of another rollout is the same request, also in a
+    batch."""
+    session = current_session()
+    if session is not None and session.ticket is not None:
+        session = replace(session, ticket=session.ticket._replace(id=SHARED))
+    return entered(session)
+
+
 class Judge:
     """Asks a model whether two answers are equal. Raises ConfigError if no model is named or the
     prompt template cannot be used; `folder` is the server's.
@@ -231,12 +240,7 @@ class Judge:
         keeps = self._config.judge_cache_size and not self._peers.is_taped
         if not keeps:
             return await self._judge(question, expected, generated)
-        session = current_session()
-        if session is not None and session.ticket is not None:
-            # the same question of another rollout is the same request, also in a batch
-            shared = session.ticket._replace(id=SHARED)
-            session = replace(session, ticket=shared)
-        with entered(session):
+        with shared_question():
             return await self._kept(question, expected, generated)
 
     async def _judge(self, question: str, expected: str, generated: str) -> Evaluation:

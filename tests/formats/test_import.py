@@ -40,7 +40,7 @@ def run(
     return run
 
 
-def imported(tmp_path: Path, *rows: Any) -> list[Any]:
+def import_rows(tmp_path: Path, *rows: Any) -> list[Any]:
     write_jsonl(tmp_path / "theirs.jsonl", rows)
     import_runs([tmp_path / "theirs.jsonl"], tmp_path / "ours.jsonl")
     return read_jsonl(tmp_path / "ours.jsonl")
@@ -102,7 +102,7 @@ def test_every_command_takes_rollouts_without_a_reward(
     choice = {"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
     reply = {"model": "m", "choices": [choice], "usage": usage}
-    [line] = imported(tmp_path, {"request": request, "response": reply})
+    [line] = import_rows(tmp_path, {"request": request, "response": reply})
     assert line["reward"] is None and line["usage"]["input_tokens"] == 5
     [rollout] = RolloutFile(tmp_path / "ours.jsonl").rollouts()
     assert rollout.reward is None and rollout.text == "4"
@@ -123,7 +123,7 @@ def test_a_request_to_responses_keeps_its_response(tmp_path: Path) -> None:
     output = [{"type": "message", "role": "assistant", "content": []}]
     response = {"id": "r", "output": output, "model": "m", "usage": None}
     request = {"input": "hi", "temperature": 0.5}
-    [line] = imported(tmp_path, {"request": {"body": request}, "response": {"body": response}})
+    [line] = import_rows(tmp_path, {"request": {"body": request}, "response": {"body": response}})
     assert line["response"] == response and line["rollout"]["model"] == "m"
     assert line["responses_create_params"]["temperature"] == 0.5
 
@@ -143,7 +143,7 @@ def test_rollouts_of_nemo_gym_with_a_trajectory(tmp_path: Path) -> None:
         "_ng_rollout_index": 2,
         "ng_trajectory": {"model_calls": [call], "gaps": ["one"]},
     }
-    [line] = imported(tmp_path, row)
+    [line] = import_rows(tmp_path, row)
     assert line["reward"] is None and line["agent_ref"] == {"name": "simple"}
     assert line["rollout"]["rollout_index"] == 2
     assert line["rollout"]["turns"]["model_s"] == [1.5]
@@ -182,7 +182,7 @@ def test_an_episode_of_verifiers(tmp_path: Path) -> None:
         "metrics": {"length": 3},
         "timing": {"start": 9},
     }
-    [line] = imported(tmp_path, {"env": {"id": "e"}, "traces": [trace], "ok": True})
+    [line] = import_rows(tmp_path, {"env": {"id": "e"}, "traces": [trace], "ok": True})
     assert line["reward"] == 0.75 and line["length"] == 3 and line["expected_answer"] == "4"
     first, _, last = line["response"]["output"]
     assert first["prompt_token_ids"] == [1, 2, 3] and first["generation_token_ids"] == [4]
@@ -193,7 +193,7 @@ def test_an_episode_of_verifiers(tmp_path: Path) -> None:
 
 def test_results_of_earlier_verifiers(tmp_path: Path) -> None:
     row = {"example_id": 1, "prompt": "2 + 2?", "completion": "4", "reward": 1, "task": "sums"}
-    [one, two] = imported(tmp_path, row, row)
+    [one, two] = import_rows(tmp_path, row, row)
     assert [one["rollout"]["rollout_index"], two["rollout"]["rollout_index"]] == [0, 1]
     assert one["rollout"]["task_id"] == two["rollout"]["task_id"] and one["reward"] == 1
 
@@ -210,7 +210,7 @@ def test_samples_of_lm_eval(tmp_path: Path) -> None:
         "exact_match": 1.0,
     }
     choices = {**row, "doc_id": 8, "resps": [[["-1.5", "True"]], [["-2.5", "False"]]]}
-    written, chosen = imported(tmp_path, row, choices)
+    written, chosen = import_rows(tmp_path, row, choices)
     assert written["reward"] == 1.0 and written["exact_match"] == 1.0
     assert written["response"]["output"][0]["content"][0]["text"] == "4"
     assert chosen["response"]["output"] == []

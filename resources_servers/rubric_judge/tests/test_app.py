@@ -34,7 +34,7 @@ def row(rubric: Any = RUBRIC, **more: Any) -> dict[str, Any]:
     return {"responses_create_params": asked, "rubric": rubric, **more}
 
 
-def asked(params: dict[str, Any]) -> list[str]:
+def names_in(params: dict[str, Any]) -> list[str]:
     """The names of the criteria in a question."""
     return re.findall(r"^- (\w+):", params["input"][0]["content"], re.MULTILINE)
 
@@ -48,7 +48,7 @@ def reply(scores: dict[str, Any], names: list[str], evidence: str = "") -> str:
 
 
 def gives(**scores: Any) -> ScriptedModel:
-    return ScriptedModel(lambda params: reply({**GOOD, **scores}, asked(params)))
+    return ScriptedModel(lambda params: reply({**GOOD, **scores}, names_in(params)))
 
 
 def grade(
@@ -95,7 +95,7 @@ def test_each_criterion_may_be_asked_on_its_own() -> None:
     model = gives()
     [found] = grade({"judge": model}, ask="each")
     assert found["reward"] == 1.0
-    assert sorted(map(asked, model.calls)) == [["right"], ["rude"], ["short"]]
+    assert sorted(map(names_in, model.calls)) == [["right"], ["rude"], ["short"]]
 
 
 def test_three_judges_vote() -> None:
@@ -189,7 +189,7 @@ def test_an_empty_answer_gets_nothing_and_no_question() -> None:
 
 def test_evidence_that_stands_in_the_answer_is_marked() -> None:
     for evidence, is_quoted in (("is  4", True), ("five", False)):
-        model = ScriptedModel(lambda params, said=evidence: reply(GOOD, asked(params), said))
+        model = ScriptedModel(lambda params, said=evidence: reply(GOOD, names_in(params), said))
         [found] = grade({"judge": model})
         assert found["evidence_quoted"] == float(is_quoted)
         grades = found["judge_evaluations"][0]["grades"]

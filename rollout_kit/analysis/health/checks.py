@@ -52,17 +52,17 @@ def find_hollow_turns(found: Evidence) -> Iterator[HealthFinding] | None:
     return (HealthFinding("agent_turn_hollow", turn.place, reason) for turn in hollow)
 
 
-def find_failed_ends(found: Evidence) -> Iterator[HealthFinding] | None:
+def find_list_failed_ends(found: Evidence) -> Iterator[HealthFinding] | None:
     """Models whose last call failed: the reward says nothing about the answer then."""
-    return _failed_ends(found.calls) if found.calls else None
+    return _list_failed_ends(found.calls) if found.calls else None
 
 
-def _failed_ends(calls: Sequence[ObservedCall]) -> Iterator[HealthFinding]:
+def _list_failed_ends(calls: Sequence[ObservedCall]) -> Iterator[HealthFinding]:
     chains: dict[object, list[ObservedCall]] = defaultdict(list)
     for call in calls:
         chains[call.model].append(call)
     for model, chain in chains.items():
-        if (last := last_failed(chain)) is not None:
+        if (last := _last_failed(chain)) is not None:
             detail = {
                 "model_ref": "/".join(map(str, model)) if isinstance(model, tuple) else None,
                 "status": last.status,
@@ -73,7 +73,7 @@ def _failed_ends(calls: Sequence[ObservedCall]) -> Iterator[HealthFinding]:
             yield HealthFinding("rollout_ended_on_failed_model_call", last.place, detail)
 
 
-def last_failed(chain: Sequence[ObservedCall]) -> ObservedCall | None:
+def _last_failed(chain: Sequence[ObservedCall]) -> ObservedCall | None:
     """The last call of a model, if it failed. Without times nothing tells which one was last,
     unless all failed."""
     failed = [call for call in chain if call.is_failed]
@@ -88,7 +88,7 @@ def last_failed(chain: Sequence[ObservedCall]) -> ObservedCall | None:
 
 def find_zero_tokens(found: Evidence) -> Iterator[HealthFinding] | None:
     """Calls whose reply has no token."""
-    if (calls := _owned(found)) is None:
+    if (calls := _own_calls(found)) is None:
         return None
     detail = {"completion_tokens": 0}
     return (
@@ -100,7 +100,7 @@ def find_zero_tokens(found: Evidence) -> Iterator[HealthFinding] | None:
 
 def find_missing_counts(found: Evidence) -> Iterator[HealthFinding] | None:
     """Calls whose tokens nobody has counted."""
-    if (calls := _owned(found)) is None:
+    if (calls := _own_calls(found)) is None:
         return None
     counts = (
         (call, {"prompt_tokens": call.input, "completion_tokens": call.output}) for call in calls
@@ -144,7 +144,7 @@ def _mismatch(own: Mapping[str, Any]) -> HealthFinding:
 
 def find_failed_calls(found: Evidence) -> Iterator[HealthFinding] | None:
     """Calls that failed, the last one or others."""
-    if (calls := _owned(found)) is None:
+    if (calls := _own_calls(found)) is None:
         return None
     end = max(call.number for call in calls)
     return (
@@ -185,7 +185,7 @@ def find_other_sums(found: Evidence) -> Iterator[HealthFinding] | None:
 
 def find_runaways(found: Evidence) -> Iterator[HealthFinding] | None:
     """Calls that ran into their limit of tokens and said nothing."""
-    if (calls := _owned(found)) is None:
+    if (calls := _own_calls(found)) is None:
         return None
     cut = [call for call in calls if call.finish in CUT_OFF]
     if any(call.says is None for call in cut):
@@ -197,14 +197,14 @@ def find_runaways(found: Evidence) -> Iterator[HealthFinding] | None:
     )
 
 
-def _owned(found: Evidence) -> Sequence[ObservedCall] | None:
+def _own_calls(found: Evidence) -> Sequence[ObservedCall] | None:
     """The calls that turns or conversations refer to; None if there are none."""
     return (found.owned.calls or None) if found.calls is not None else None
 
 
 CHECKS: dict[str, Check] = {
     "rollout_missing_agent_turns": find_missing_turns,
-    "rollout_ended_on_failed_model_call": find_failed_ends,
+    "rollout_ended_on_failed_model_call": find_list_failed_ends,
     "agent_turn_hollow": find_hollow_turns,
     "model_call_zero_completion_tokens": find_zero_tokens,
     "model_call_missing_token_counts": find_missing_counts,

@@ -21,7 +21,6 @@ from .checks import (
     MEANINGS,
     NO_SUCCESS,
     HealthFinding,
-    last_failed,
     run_checks,
 )
 from .evidence import Evidence, observe
@@ -45,7 +44,6 @@ class CheckedRollout:
     """Whether all calls of its turns are known."""
     num_succeeded: int
     """Of these, how many succeeded."""
-    has_failed_calls: bool
 
     @property
     def verdict(self) -> Verdict:
@@ -171,7 +169,6 @@ def _check(where: str, found: Evidence, ignored: frozenset[str]) -> CheckedRollo
         unobserved,
         found.is_observed and found.is_whole and found.of_turns.is_complete,
         sum(call.has_succeeded for call in calls),
-        last_failed(found.calls or ()) is not None,
     )
 
 

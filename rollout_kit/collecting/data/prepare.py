@@ -82,7 +82,7 @@ def prepare_benchmark(config: Config[PrepareDataConfig], say: Callable[[str], No
             config.values,
             given=command.nemo_gym_python or find_interpreter(command.nemo_gym),
             install=command.install,
-            python=command.python_version or config.values.get("python_version"),
+            python=command.python_version,
             say=say,
             needs=needs,
         )

@@ -5,7 +5,6 @@ stored without one, and the error names the judge.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
@@ -13,9 +12,8 @@ from async_lru import alru_cache
 from pydantic import ConfigDict, Field, model_validator
 
 from ...responses import output_text
-from ...session import current_session, entered
 from ...types import JsonObject
-from ..judge import SHARED, JudgeModel, JudgeModelConfig
+from ..judge import JudgeModel, JudgeModelConfig, shared_question
 from ..service import OPERATIONAL, ServerRef
 from ..transport.loop import gather_all
 from ..transport.peers import Peers
@@ -197,11 +195,7 @@ class RubricJudges:
         # a recording identifies a call by its rollout, so each rollout must make its own calls
         if not self._config.judge_cache_size or self._peers.is_taped:
             return await self._ask(judge, criteria, prompt, answer)
-        session = current_session()
-        if session is not None and session.ticket is not None:
-            # the same question of another rollout is the same request, also in a batch
-            session = replace(session, ticket=session.ticket._replace(id=SHARED))
-        with entered(session):
+        with shared_question():
             return await self._kept(judge, criteria, prompt, answer)
 
     async def _ask(

@@ -232,7 +232,7 @@ def reply_literally(prompt: str) -> str | None:
     forms = [line for line in prompt.splitlines() if line.startswith('{"criteria":')]
     if not forms:
         return None
-    answer, reference = _quoted(prompt, "answer"), _quoted(prompt, "reference")
+    answer, reference = _read_quotation(prompt, "answer"), _read_quotation(prompt, "reference")
     is_equal = answer is not None and answer == reference
     entries = orjson.loads(forms[-1])["criteria"]
     for entry in entries:
@@ -240,7 +240,7 @@ def reply_literally(prompt: str) -> str | None:
     return orjson.dumps({"criteria": entries}).decode()
 
 
-def _quoted(prompt: str, name: str) -> str | None:
+def _read_quotation(prompt: str, name: str) -> str | None:
     """What stands in the last quotation of a name."""
     mark = prompt.rpartition(f"</{name}-")[2].partition(">")[0]
     _, found, rest = prompt.partition(f"<{name}-{mark}>\n")

@@ -156,7 +156,7 @@ async def connected(servers: Mapping[str, McpServer | McpCommand]) -> AsyncItera
             clients, offered = {}, {}
             for name, server in servers.items():
                 clients[name] = client = await stack.enter_async_context(_client(name, server))
-                for tool in await _listed(name, server, client):
+                for tool in await _list_tools(name, server, client):
                     known = f"{name}_{tool.name}" if tool.name in offered else tool.name
                     schema = {**tool.schema, "name": known}
                     offered[known] = McpTool(schema, name, tool.name)
@@ -247,7 +247,7 @@ async def _transports(server: McpServer | McpCommand) -> AsyncIterator[Callable[
         yield lambda: streamable_http_client(server.url, http_client=http)
 
 
-async def _listed(name: str, server: McpServer | McpCommand, client: Any) -> list[McpTool]:
+async def _list_tools(name: str, server: McpServer | McpCommand, client: Any) -> list[McpTool]:
     """The server's tools, from all pages."""
     found: list[McpTool] = []
     cursor = None

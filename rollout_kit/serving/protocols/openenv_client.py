@@ -14,6 +14,7 @@ import orjson
 
 from ...errors import PeerError, SessionLost, ToolError, on_one_line
 from ...reading import parse_line
+from ...responses import as_object
 from ...types import JsonObject
 from ..transport.access import bearer
 from ..transport.http import HttpClient
@@ -153,17 +154,17 @@ class PlayedEpisode:
         try:
             async with asyncio.timeout(self.server.timeout_s):
                 await self._socket.send(orjson.dumps({"type": kind, "data": data}).decode())
-                reply = orjson.loads(await self._socket.recv())
+                raw = await self._socket.recv(decode=False)
         except TimeoutError:
             why = f"{kind} took longer than timeout_s={self.server.timeout_s:g}"
             raise self.server.lose(why) from None
         except (ConnectionClosed, OSError) as error:
             raise self.server.lose(error) from None
-        except orjson.JSONDecodeError as error:
-            raise self.server.lose(f"its reply is not JSON: {error}") from None
+        if (reply := parse_line(raw)) is None:
+            raise self.server.lose("its reply is not a JSON object")
+        told = as_object(reply.get("data"))
         if reply.get("type") == "observation":
-            return reply["data"]
-        told = reply.get("data") or {}
+            return dict(told)
         message = on_one_line(str(told.get("message") or reply), 1000)
         if told.get("code") == CAPACITY:
             raise OpenEnvFull(message, server=self.server.name)
