@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from .arguments import make_arguments
+from .arguments import make_arguments, make_value
 from .asked import CHARS_PER_TOKEN, Asked, num_tokens
 from .config import SimulatedModelConfig
 from .draws import Draws
@@ -54,7 +54,7 @@ class Answers:
         """The answer; TaskError if the script has no such prompt."""
         id = f"{draws.below(1 << 53):016x}"
         turn = self._turn(asked, draws)
-        text = turn.text if turn.calls else self._padded(turn.text, draws)
+        text = turn.text if turn.calls else self._said(turn.text, asked, draws)
         calls = tuple(
             Call(name, arguments, f"call_{id}{index}")
             for index, (name, arguments) in enumerate(turn.calls)
@@ -73,6 +73,17 @@ class Answers:
         if self._script:
             return self._script.turn(asked, self._config.accuracy, draws)
         return Turn(asked.last_user_text if self._config.answer == "echo" else self._config.text)
+
+    def _said(self, text: str, asked: Asked, draws: Draws) -> str:
+        """`text`, padded; where JSON is wanted and `text` is no such value, one from the schema."""
+        if asked.schema is None:
+            return self._padded(text, draws)
+        made = make_value(asked.schema, draws)
+        try:
+            is_one = type(orjson.loads(text)) is type(made)
+        except orjson.JSONDecodeError:
+            is_one = False
+        return text if is_one else orjson.dumps(made).decode()
 
     def _padded(self, text: str, draws: Draws) -> str:
         if self._config.output_tokens is None:

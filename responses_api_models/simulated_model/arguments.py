@@ -1,4 +1,4 @@
-"""Random arguments that a tool's JSON schema allows."""
+"""Random values that a JSON schema allows: arguments of tools, structured answers."""
 
 from typing import Any
 
@@ -12,8 +12,13 @@ MAX_DEPTH = 4
 
 def make_arguments(schema: JsonObject, draws: Draws) -> JsonObject:
     """An object with every property in `schema`."""
-    value = _value(schema, schema, draws, 0)
+    value = make_value(schema, draws)
     return value if isinstance(value, dict) else {}
+
+
+def make_value(schema: JsonObject, draws: Draws) -> Any:
+    """A value that `schema` allows, as far as this reads it: not `pattern`, for example."""
+    return _value(schema, schema, draws, 0)
 
 
 def _value(schema: Any, root: JsonObject, draws: Draws, depth: int) -> Any:

@@ -39,6 +39,8 @@ class Asked:
     tools: tuple[Tool, ...]
     num_turns: int
     max_tokens: int | None
+    schema: JsonObject | None = None
+    """What the answer must be: a JSON schema. None if it may be any text."""
 
     @property
     def question(self) -> str:
@@ -98,6 +100,7 @@ def _read_responses(body: JsonObject) -> Asked:
         tools=tuple(Tool(each["name"], each.get("parameters") or {}) for each in _offered(body)),
         num_turns=num_turns,
         max_tokens=_limit(body.get("max_output_tokens")),
+        schema=_schema((body.get("text") or {}).get("format"), "schema"),
     )
 
 
@@ -127,6 +130,7 @@ def _read_chat(body: JsonObject) -> Asked:
         tools=tuple(Tool(each["name"], each.get("parameters") or {}) for each in functions),
         num_turns=num_turns,
         max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
+        schema=_schema(body.get("response_format"), "json_schema", "schema"),
     )
 
 
@@ -134,6 +138,24 @@ def _offered(body: JsonObject) -> Iterator[JsonObject]:
     """The function tools of the request."""
     if body.get("tool_choice") != "none":
         yield from (tool for tool in body.get("tools") or () if tool.get("type") == "function")
+
+
+def _schema(form: JsonObject | None, *path: str) -> JsonObject | None:
+    """The schema at `path` in the format that a request wants; any object for `json_object`."""
+    match (form or {}).get("type", "text"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            found: Any = form
+            for name in path:
+                found = found[name]
+            if not isinstance(found, dict):
+                raise TypeError(f"schema must be an object, got {found!r:.80}")
+            return found
+        case other:
+            raise ValueError(f"no format is called {other!r:.80}")
 
 
 def _limit(given: Any) -> int | None:

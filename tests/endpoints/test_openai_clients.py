@@ -12,6 +12,7 @@ import pytest
 from claude import Claude
 from hosted import Endpoint, listening, refuses
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
 from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.serving import registry
@@ -65,7 +66,9 @@ def simulated() -> Any:
 
 
 def say_or_call(turn: int, request: JsonObject) -> list[JsonObject]:
-    """Call the tool, if there is one, and then answer."""
+    """Call the tool, if there is one, and then answer, in JSON if that is wanted."""
+    if "format" in (request.get("output_config") or {}):
+        return [{"type": "text", "text": '{"number": 13, "is_even": false}'}]
     if request.get("tools") and turn == 1:
         given = {"a": 4, "b": 9}
         return [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": given}]
@@ -109,8 +112,13 @@ SERVERS = [
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
-    if request.param == "local_model":
+def server(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def clients(server: str) -> Iterator[Clients]:
+    if server == "local_model":
         pytest.importorskip("ctranslate2")
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -122,7 +130,7 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     stack = AsyncExitStack()
 
     async def begin() -> tuple[str, AsyncOpenAI]:
-        url = await stack.enter_async_context(served(await behind(stack, request.param)))
+        url = await stack.enter_async_context(served(await behind(stack, server)))
         client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         return url, await stack.enter_async_context(client)
 
@@ -212,6 +220,29 @@ def test_tools_are_called_and_their_outputs_read_in_both_apis(clients: Clients) 
     with clients.sync.chat.completions.stream(**chat, messages=MESSAGES) as stream:
         [streamed] = stream.get_final_completion().choices[0].message.tool_calls or []
     assert json.loads(streamed.function.arguments).keys() == {"a", "b"}
+
+
+class Sum(BaseModel):
+    number: int
+    is_even: bool
+
+
+def test_structured_output_is_what_the_schema_says(clients: Clients, server: str) -> None:
+    asked: dict[str, Any] = {"model": "policy", "temperature": 0}
+    if server == "local_model":  # it cannot, and says so
+        with pytest.raises(openai.BadRequestError, match="format"):
+            clients.sync.responses.parse(**asked, input=ASKED, text_format=Sum)
+        with pytest.raises(openai.BadRequestError, match="format"):
+            clients.sync.chat.completions.parse(**asked, messages=MESSAGES, response_format=Sum)
+        return
+    assert isinstance(
+        clients.sync.responses.parse(**asked, input=ASKED, text_format=Sum).output_parsed, Sum
+    )
+    whole = clients.sync.chat.completions.parse(**asked, messages=MESSAGES, response_format=Sum)
+    assert isinstance(whole.choices[0].message.parsed, Sum)
+    told: dict[str, Any] = {**asked, "messages": MESSAGES, "response_format": Sum}
+    with clients.sync.chat.completions.stream(**told) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Sum)
 
 
 def test_the_model_is_listed(clients: Clients) -> None:

@@ -414,3 +414,33 @@ def test_a_script_plays_the_gold_answers_of_an_environment_tools_included(name):
     verifies_alone = load("resources_servers", name).verify is not ResourcesServer.verify
     rewards = [found.get("reward") for found in asyncio.run(main())]
     assert rewards == [1.0 if verifies_alone else None] * len(rows)
+
+
+SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}, "why": {"type": "string"}}}
+
+
+@pytest.mark.parametrize("text", ["Thirteen.", "13", "not [json"])
+def test_a_wanted_format_replaces_text_that_has_another(text):
+    model = simulated(answer="text", text=text, output_tokens=50)
+    form = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
+    by_responses = model.decide(RESPONSES, {"input": "4+9?", "text": {"format": form}}, 0)
+    chat = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    messages = [{"role": "user", "content": "4+9?"}]
+    by_chat = model.decide(CHAT, {"messages": messages, "response_format": chat}, 0)
+    for decision in (by_responses, by_chat):
+        said = json.loads(decision.answer.text)
+        assert said.keys() == {"sum", "why"} and type(said["sum"]) is int
+    anything = {"messages": messages, "response_format": {"type": "json_object"}}
+    assert json.loads(model.decide(CHAT, anything, 0).answer.text) == {}
+
+
+def test_an_answer_in_the_wanted_format_stays():
+    model = simulated(answer="text", text='{"sum": 13}')
+    form = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
+    asked_for = {"input": "4+9?", "text": {"format": form}}
+    assert model.decide(RESPONSES, asked_for, 0).answer.text == '{"sum": 13}'
+    form["schema"] = "no schema"
+    with pytest.raises(TaskError, match="schema must be an object"):
+        model.decide(RESPONSES, asked_for, 0)
+    with pytest.raises(TaskError, match="no format is called 'xml'"):
+        model.decide(RESPONSES, {"input": "4+9?", "text": {"format": {"type": "xml"}}}, 0)
