@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from test_openai_clients import ASKED, CHAT_TOOLS, LIMIT, MESSAGES, SERVERS, behind, served
+from test_openai_clients import ASKED, CHAT_TOOLS, LIMIT, MESSAGES, SERVERS, Sum, behind, served
 
 litellm = pytest.importorskip("litellm")
 openai_of_langchain = pytest.importorskip("langchain_openai")
@@ -52,6 +52,14 @@ def url(request: pytest.FixtureRequest) -> Iterator[Url]:
         loop.close()
 
 
+WANTS_SUM = {
+    "type": "json_schema",
+    "json_schema": {"name": "Sum", "schema": Sum.model_json_schema()},
+}
+REFUSED = r"text\.format|tool_choice"
+"""What local_model says, which cannot keep to a schema."""
+
+
 def add(a: int, b: int) -> int:
     """Add two integers."""
     return a + b
@@ -80,6 +88,22 @@ def test_litellm_reads_text_streams_and_calls(url: Url, api: str) -> None:
     assert litellm.completion(**{**asked, "messages": turns}, tools=CHAT_TOOLS).choices[0]
 
 
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_litellm_reads_structured_output(url: Url, api: str) -> None:
+    asked = {
+        **reach(url, api),
+        "messages": MESSAGES,
+        "temperature": 0,
+        "response_format": WANTS_SUM,
+    }
+    if url.is_tiny:
+        with pytest.raises(litellm.BadRequestError, match=REFUSED):
+            litellm.completion(**asked)
+        return
+    said = litellm.completion(**asked).choices[0].message.content
+    assert Sum.model_validate_json(said)
+
+
 def test_litellm_speaks_responses_and_sees_errors(url: Url) -> None:
     asked = {**reach(url, "openai"), "temperature": 0}
     response = litellm.responses(**asked, input=ASKED, max_output_tokens=LIMIT)
@@ -88,16 +112,19 @@ def test_litellm_speaks_responses_and_sees_errors(url: Url) -> None:
         litellm.responses(**asked, input=ASKED, previous_response_id="resp_1")
 
 
-@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
-def test_langchain_reads_text_streams_and_calls(url: Url, api: str) -> None:
+def model_of_langchain(url: Url, api: str) -> Any:
     limits = {"max_tokens": LIMIT, "temperature": 0, "max_retries": 0}
     if api == "anthropic":
         where = {"model": "policy", "base_url": url, "api_key": "none"}
-        model = anthropic_of_langchain.ChatAnthropic(**where, **limits)
-    else:
-        where = {"model": "policy", "base_url": f"{url}/v1", "api_key": "none"}
-        is_new = {"use_responses_api": api == "responses"}
-        model = openai_of_langchain.ChatOpenAI(**where, **limits, **is_new)
+        return anthropic_of_langchain.ChatAnthropic(**where, **limits)
+    where = {"model": "policy", "base_url": f"{url}/v1", "api_key": "none"}
+    is_new = {"use_responses_api": api == "responses"}
+    return openai_of_langchain.ChatOpenAI(**where, **limits, **is_new)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+def test_langchain_reads_text_streams_and_calls(url: Url, api: str) -> None:
+    model = model_of_langchain(url, api)
     whole = model.invoke(ASKED)
     assert whole.text
     assert whole.usage_metadata["output_tokens"] > 0
@@ -111,7 +138,16 @@ def test_langchain_reads_text_streams_and_calls(url: Url, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
-def test_pydantic_ai_runs_an_agent_with_a_tool(url: Url, api: str) -> None:
+def test_langchain_reads_structured_output(url: Url, api: str) -> None:
+    model = model_of_langchain(url, api).with_structured_output(Sum, method="json_schema")
+    if url.is_tiny:
+        with pytest.raises(Exception, match=REFUSED):
+            model.invoke(ASKED)
+    else:
+        assert isinstance(model.invoke(ASKED), Sum)
+
+
+def model_of_pydantic_ai(url: Url, api: str) -> Any:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -119,10 +155,16 @@ def test_pydantic_ai_runs_an_agent_with_a_tool(url: Url, api: str) -> None:
 
     if api == "anthropic":
         provider = AnthropicProvider(base_url=url, api_key="none")
-        model: Any = AnthropicModel("policy", provider=provider)
-    else:
-        kind = OpenAIChatModel if api == "chat" else OpenAIResponsesModel
-        model = kind("policy", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
+        return AnthropicModel(
+            "policy", provider=provider, profile={"supports_json_schema_output": True}
+        )
+    kind = OpenAIChatModel if api == "chat" else OpenAIResponsesModel
+    return kind("policy", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+def test_pydantic_ai_runs_an_agent_with_a_tool(url: Url, api: str) -> None:
+    model = model_of_pydantic_ai(url, api)
     settings = {"temperature": 0, "max_tokens": LIMIT}
     agent = pydantic_ai.Agent(model, tools=[add], model_settings=settings)
     result = agent.run_sync(ASKED)
@@ -130,13 +172,54 @@ def test_pydantic_ai_runs_an_agent_with_a_tool(url: Url, api: str) -> None:
     assert result.usage.tool_calls == 1
 
 
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+def test_pydantic_ai_reads_structured_output(url: Url, api: str) -> None:
+    agent = pydantic_ai.Agent(
+        model_of_pydantic_ai(url, api),
+        output_type=pydantic_ai.NativeOutput(Sum),
+        model_settings={"temperature": 0},
+    )
+    if url.is_tiny:
+        with pytest.raises(Exception, match=REFUSED):
+            agent.run_sync(ASKED)
+    else:
+        assert isinstance(agent.run_sync(ASKED).output, Sum)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_openai_agents_read_structured_output(url: Url, api: str) -> None:
+    from agents import Agent, ModelSettings, Runner, set_tracing_disabled
+    from openai import AsyncOpenAI
+
+    set_tracing_disabled(True)
+
+    async def main() -> Any:
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            agent = Agent(
+                name="adder",
+                model=model_of_agents(client, api),
+                output_type=Sum,
+                model_settings=ModelSettings(temperature=0),
+            )
+            return (await Runner.run(agent, ASKED)).final_output
+
+    if url.is_tiny:
+        with pytest.raises(Exception, match=REFUSED):
+            asyncio.run(main())
+    else:
+        assert isinstance(asyncio.run(main()), Sum)
+
+
+def model_of_agents(client: Any, api: str) -> Any:
+    kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
+    return kind(model="policy", openai_client=client)
+
+
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_openai_agents_run_with_a_tool_and_stream(url: Url, api: str) -> None:
     from agents import (
         Agent,
         ModelSettings,
-        OpenAIChatCompletionsModel,
-        OpenAIResponsesModel,
         Runner,
         function_tool,
         set_tracing_disabled,
@@ -144,13 +227,12 @@ def test_openai_agents_run_with_a_tool_and_stream(url: Url, api: str) -> None:
     from openai import AsyncOpenAI
 
     set_tracing_disabled(True)
-    kind = OpenAIChatCompletionsModel if api == "chat" else OpenAIResponsesModel
 
     async def main() -> None:
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             agent = Agent(
                 name="adder",
-                model=kind(model="policy", openai_client=client),
+                model=model_of_agents(client, api),
                 tools=[function_tool(add)],
                 model_settings=ModelSettings(temperature=0, max_tokens=LIMIT),
             )

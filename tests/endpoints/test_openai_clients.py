@@ -70,8 +70,9 @@ def say_or_call(turn: int, request: JsonObject) -> list[JsonObject]:
     if "format" in (request.get("output_config") or {}):
         return [{"type": "text", "text": '{"number": 13, "is_even": false}'}]
     if request.get("tools") and turn == 1:
-        given = {"a": 4, "b": 9}
-        return [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": given}]
+        name = request["tools"][0]["name"]  # a schema can be the tool that must be called
+        given = {"a": 4, "b": 9} if name == "add" else {"number": 13, "is_even": False}
+        return [{"type": "tool_use", "id": "toolu_1", "name": name, "input": given}]
     return [{"type": "text", "text": "Well, " * 20}]
 
 

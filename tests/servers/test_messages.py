@@ -89,11 +89,22 @@ def test_a_request_becomes_create_params() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "no part 'audio'"),
         ({"messages": [], "tools": [{"type": "web_search"}]}, "runs at Anthropic only"),
         ({"messages": [], "tool_choice": {"type": "x"}}, "tool_choice: there is no 'x'"),
+        ({"messages": [], "output_config": {"format": {"type": "xml"}}}, "type is 'xml'"),
+        ({"messages": [], "output_config": {"format": "json"}}, "this is no Messages request"),
+        ({"messages": [], "output_config": "json"}, "this is no Messages request"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(request_: JsonObject, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         as_params(request_)
+
+
+@pytest.mark.parametrize("where", ["output_config", "output_format"])
+def test_a_wanted_json_schema_is_kept(where: str) -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    given = {"output_config": {"format": form}} if where == "output_config" else {where: form}
+    params = as_params({"max_tokens": 9, "messages": CONVERSATION, **given})
+    assert params["text"] == {"format": {**form, "name": "answer"}} and where not in params
 
 
 def test_an_image_in_a_result_is_kept() -> None:

@@ -22,6 +22,7 @@ OF_API = frozenset(
     {
         *("messages", "system", "tools", "tool_choice", "stream", *RENAMED, *SAME),
         *("thinking", "output_config", "metadata", "container", "context_management", "speed"),
+        "output_format",
         *("mcp_servers", "cache_control", "diagnostics", "inference_geo", "betas"),
         *("user_profile_id", "workspace_id"),
     }
@@ -50,6 +51,7 @@ def as_params(request: Mapping[str, Any]) -> JsonObject:
         if given.get("tools"):
             params["tools"] = [_tool(tool) for tool in given["tools"]]
         params |= _tool_choice(given.get("tool_choice"))
+        params |= _format(given)
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise bad_request(f"this is no Messages request: {what}") from None
@@ -221,6 +223,16 @@ def _tool(tool: JsonObject) -> JsonObject:
         raise bad_request(f"tools: {tool.get('type')!r} runs at Anthropic only")
     schema = {"name": tool["name"], "parameters": tool["input_schema"]}
     return {"type": "function", "description": tool.get("description", ""), **schema}
+
+
+def _format(given: JsonObject) -> JsonObject:
+    """The JSON that is wanted, also where a beta of the API had it."""
+    wanted = given.get("output_config", {}).get("format") or given.get("output_format")
+    if wanted is None:
+        return {}
+    if wanted["type"] != "json_schema":
+        raise bad_request(f"output_config.format: type is '{wanted['type']}', no 'json_schema'")
+    return {"text": {"format": {**wanted, "name": "answer"}}}
 
 
 def _tool_choice(choice: Any) -> JsonObject:
