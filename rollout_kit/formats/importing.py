@@ -9,7 +9,7 @@ from ..errors import ConfigError, number_of
 from ..store.files import write_atomically
 from ..store.lines import dump_line
 from ..types import JsonObject, Key
-from .foreign import Damaged, Foreign, build
+from .foreign import MALFORMED, Damaged, Foreign, build, malformed
 from .recognition import HOW_TO_NAME, NOT_KNOWN, ForeignSource, find_sources
 
 OTHER_FILE = "a file that is no run"
@@ -88,17 +88,22 @@ def _lines(inputs: list[Path], found: Import, wish: Wish) -> Iterator[bytes]:
     indexes: dict[tuple[str, str], set[int]] = {}
     positions: dict[str, int] = {}
     for source in _sources(inputs, found, wish.format):
-        for each in _rollouts(source):
+        for each in _rollouts(source, source.path in inputs):
             if isinstance(each, Damaged):
                 found.left_out[str(each)] += 1
                 continue
             if wish.reward_key is not None:
                 each.reward = _choose_reward(each, wish.reward_key, source)
             each.agent = wish.agent or each.agent
-            key = _place(each, indexes, found)
-            position = positions.setdefault(key.task_id, len(positions))
+            try:
+                key = _place(each, indexes, found)
+                position = positions.setdefault(key.task_id, len(positions))
+                line = build(each, source.format, key, position, found.rollouts + 1)
+            except MALFORMED as error:
+                why = error if isinstance(error, Damaged) else malformed(error)
+                found.left_out[str(why)] += 1
+                continue
             found.rollouts += 1
-            line = build(each, source.format, key, position, found.rollouts)
             found.of_format[source.format] += 1
             found.without_reward += each.reward is None
             found.kept.update(list(line.get(source.format) or ()))
@@ -110,19 +115,24 @@ def _sources(inputs: list[Path], found: Import, format: str | None) -> Iterator[
         for each in find_sources(path):
             if isinstance(each, Path):
                 found.left_out[OTHER_FILE] += 1
+            elif isinstance(each, Damaged):
+                found.left_out[str(each)] += 1
             elif format not in (None, each.format):
                 found.left_out[f"of the format {each.format}"] += 1
             else:
                 yield each
 
 
-def _rollouts(source: ForeignSource) -> Iterator[Foreign | Damaged]:
+def _rollouts(source: ForeignSource, is_named: bool) -> Iterator[Foreign | Damaged]:
+    """The rollouts of a source; ConfigError if one that was named cannot be read to its end."""
     try:
         yield from source.read()
-    except Damaged as error:
-        yield error
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ConfigError(f"{source.path}: is malformed: {error!r}") from None
+    except (ConfigError, *MALFORMED) as error:
+        told = isinstance(error, ConfigError)
+        why = str(error) if told else f"{source.path}: {malformed(error)}"
+        if is_named:
+            raise ConfigError(why) from None
+        yield Damaged(f"{why}; what follows in it is not read")
 
 
 def _choose_reward(each: Foreign, key: str, source: ForeignSource) -> float | None:
@@ -146,6 +156,17 @@ def _place(each: Foreign, indexes: dict[tuple[str, str], set[int]], found: Impor
     return Key(task_id, each.agent, "", index)
 
 
+MOST_REASONS = 20
+"""Reasons that people get to see. The JSON has all."""
+
+
+def _list_reasons(left_out: Counter[str]) -> Iterator[str]:
+    listed = left_out.most_common(MOST_REASONS)
+    yield from (f"  {why}: {number:,}" for why, number in listed)
+    if rest := left_out.total() - sum(number for _, number in listed):
+        yield f"  for other reasons, which +json=true lists: {rest:,}"
+
+
 def format_import(found: JsonObject) -> str:
     """The report for people."""
     named = ", ".join(f"{name}: {number:,}" for name, number in found["formats"].items())
@@ -159,5 +180,5 @@ def format_import(found: JsonObject) -> str:
         lines += [f"  {name}: {number:,}" for name, number in sorted(found["kept"].items())]
     if found["left_out"]:
         lines.append("Left out:")
-        lines += [f"  {why}: {number:,}" for why, number in found["left_out"].items()]
+        lines += _list_reasons(Counter(found["left_out"]))
     return "\n".join([*lines, f"Rollouts: {found['output']}"])

@@ -13,7 +13,15 @@ from ..trajectory import ModelCall
 from ..types import JsonObject
 from .archive import open_archive, read_member
 from .chat_items import Items, as_tools, read_messages
-from .foreign import Damaged, Foreign, count_in, number_in, rest_of, seconds_between
+from .foreign import (
+    Damaged,
+    Foreign,
+    count_in,
+    number_in,
+    read_safely,
+    rest_of,
+    seconds_between,
+)
 
 NAME = "inspect"
 
@@ -52,7 +60,8 @@ def read_archive(path: Path) -> Iterator[Foreign | Damaged]:
         run = _parse(path, archive, archive.getinfo(head)).get("eval")
         for member in archive.infolist():
             if member.filename.startswith("samples/") and member.filename.endswith(".json"):
-                yield _read(_parse(path, archive, member), as_object(run))
+                sample = _parse(path, archive, member)
+                yield read_safely(read_sample, sample, as_object(run))
 
 
 def _parse(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> JsonObject:
@@ -68,14 +77,7 @@ def _parse(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Jso
 def read_document(document: JsonObject) -> Iterator[Foreign | Damaged]:
     """The samples of a `.json` log."""
     for sample in document.get("samples") or []:
-        yield _read(as_object(sample), document["eval"])
-
-
-def _read(sample: Mapping[str, Any], run: Mapping[str, Any]) -> Foreign | Damaged:
-    try:
-        return read_sample(sample, run)
-    except Damaged as error:
-        return error
+        yield read_safely(read_sample, as_object(sample), document["eval"])
 
 
 def read_sample(sample: Mapping[str, Any], run: Mapping[str, Any]) -> Foreign:

@@ -16,7 +16,7 @@ from ..store.input import number_lines
 from ..types import JsonObject
 from . import atif, gym_rollouts, harbor_jobs, inspect_logs, request_logs, verifiers_traces
 from .archive import open_archive
-from .foreign import Damaged, Foreign
+from .foreign import Damaged, Foreign, read_safely
 
 Read = Iterator[Foreign | Damaged]
 
@@ -31,11 +31,18 @@ FORMATS = {
 }
 """Name of each format that is read → what it is."""
 
-BY_LINE: dict[str, tuple[Callable[[JsonObject], bool], Callable[[JsonObject], Read]]] = {
-    "atif": (atif.is_document, lambda row: iter((atif.read_document(row),))),
+ReadRow = Callable[[JsonObject], Read]
+
+
+def _one_of(read: Callable[[JsonObject], Foreign]) -> ReadRow:
+    return lambda row: iter((read_safely(read, row),))
+
+
+BY_LINE: dict[str, tuple[Callable[[JsonObject], bool], ReadRow]] = {
+    "atif": (atif.is_document, _one_of(atif.read_document)),
     "verifiers": (verifiers_traces.is_line, verifiers_traces.read_line),
-    "lm_eval": (request_logs.is_lm_eval, lambda row: iter((request_logs.read_lm_eval(row),))),
-    "openai": (request_logs.is_openai, lambda row: iter((request_logs.read_openai(row),))),
+    "lm_eval": (request_logs.is_lm_eval, _one_of(request_logs.read_lm_eval)),
+    "openai": (request_logs.is_openai, _one_of(request_logs.read_openai)),
 }
 """Formats whose lines stand for themselves: whether a line is one, and its rollouts."""
 
@@ -59,9 +66,9 @@ def check_format(name: str | None) -> None:
         raise ConfigError(f"format={name} is unknown{suggest(name, FORMATS)}: {', '.join(FORMATS)}")
 
 
-def find_sources(path: Path) -> Iterator[ForeignSource | Path]:
+def find_sources(path: Path) -> Iterator[ForeignSource | Path | Damaged]:
     """The sources in a file or in a folder, in the order of their names; a path for a file that is
-    none. ConfigError if there is no such file."""
+    none, Damaged for one of a folder that cannot be read. ConfigError for a file that was named."""
     if not path.exists():
         raise ConfigError(f"{path}: there is no such file or folder")
     if path.is_dir() and harbor_jobs.is_trial(path):
@@ -70,13 +77,16 @@ def find_sources(path: Path) -> Iterator[ForeignSource | Path]:
         for each in sorted(path.iterdir()):
             if each.is_symlink() and each.is_dir():
                 continue  # a link to a folder above would never end
-            yield from find_sources(each)
+            try:
+                yield from find_sources(each)
+            except ConfigError as error:
+                yield Damaged(str(error))
     else:
         yield recognise(path) or path
 
 
 def _read_trial(folder: Path) -> Read:
-    yield harbor_jobs.read_trial(folder)
+    yield read_safely(harbor_jobs.read_trial, folder)
 
 
 def recognise(path: Path) -> ForeignSource | None:
@@ -111,12 +121,8 @@ def _recognise_document(path: Path) -> ForeignSource | None:
         return ForeignSource(path, inspect_logs.NAME, partial(inspect_logs.read_document, document))
     for name, (is_one, read) in BY_LINE.items():
         if is_one(document):
-            return ForeignSource(path, name, partial(_read_document, read, document))
+            return ForeignSource(path, name, partial(read, document))
     return None
-
-
-def _read_document(read: Callable[[JsonObject], Read], document: JsonObject) -> Read:
-    yield from read(document)
 
 
 def _recognise_line(path: Path, row: JsonObject) -> ForeignSource | None:
@@ -132,18 +138,13 @@ def _recognise_line(path: Path, row: JsonObject) -> ForeignSource | None:
 
 def _read_gym(path: Path) -> Read:
     tasks = gym_rollouts.tasks_beside(path)
-    return _read_lines(path, lambda row: iter((gym_rollouts.read_line(row, tasks),)))
+    return _read_lines(path, _one_of(lambda row: gym_rollouts.read_line(row, tasks)))
 
 
-def _read_lines(path: Path, read: Callable[[JsonObject], Read]) -> Read:
+def _read_lines(path: Path, read: ReadRow) -> Read:
     for _, raw in number_lines(path):
         row = parse_line(raw)
         if row is None:
             yield Damaged("no JSON object" if raw.endswith(b"\n") else "a line that is cut off")
-            continue
-        try:
+        else:
             yield from read(row)
-        except Damaged as error:
-            yield error
-        except (AttributeError, KeyError, TypeError) as error:
-            yield Damaged(f"malformed: {error!r}"[:200])

@@ -9,7 +9,7 @@ from ..responses import as_object
 from ..trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX, ModelCall
 from ..types import JsonObject
 from .chat_items import Items, as_tools, read_messages
-from .foreign import Damaged, Foreign, count_in, number_in, rest_of
+from .foreign import Damaged, Foreign, count_in, number_in, read_safely, rest_of
 
 NAME = "verifiers"
 
@@ -31,19 +31,20 @@ def is_line(row: JsonObject) -> bool:
 def read_line(row: JsonObject) -> Iterator[Foreign | Damaged]:
     """The rollouts of a line."""
     if "completion" in row:
-        yield read_result(row)
+        yield read_safely(read_result, row)
         return
     if "traces" not in row:
-        yield read_trace(row)
+        yield read_safely(read_trace, row)
+        return
+    if not isinstance(row["traces"], list) or not row["traces"]:
+        yield Damaged("an episode has no list of traces, or an empty one")
         return
     episode = rest_of(row, "traces", "task")
     for trace in row["traces"]:
-        try:
-            found = read_trace(as_object(trace))
+        found = read_safely(read_trace, as_object(trace))
+        if isinstance(found, Foreign):
             found.kept["episode"] = episode
-            yield found
-        except Damaged as error:
-            yield error
+        yield found
 
 
 def read_result(row: Mapping[str, Any]) -> Foreign:
