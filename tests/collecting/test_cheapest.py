@@ -15,6 +15,7 @@ from workplace import ROOT, Workplace
 
 import rollout_kit as rk
 from rollout_kit.api.testing import making
+from rollout_kit.collecting.cheapest.savings import recall_costs
 from rollout_kit.collecting.cheapest.ways import Calls, ModelWays
 from rollout_kit.config.keys import CollectConfig
 from rollout_kit.config.load import load
@@ -22,6 +23,7 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
 from rollout_kit.serving.batches.offers import find_offer
 from rollout_kit.serving.endpoints.prices import tariff_of
+from rollout_kit.store.files import OutputPaths
 
 skip_unless_installed("openai", "anthropic")
 
@@ -121,6 +123,21 @@ def test_a_limit_counts_what_waits_for_batches(bench: Bench) -> None:
         assert "canary: none, as the output has rollouts already" in bench.out.getvalue()
         assert usd_of(bench) - first <= 0.1
         assert max(found.submitted.values()) == 1
+
+
+def test_a_limit_counts_what_earlier_runs_have_cost(tmp_path: Path) -> None:
+    paths = OutputPaths(tmp_path / "rollouts.jsonl")
+    assert recall_costs(paths).spent.usd == 0
+    line = {
+        "kind": "failure",
+        "schema": 1,
+        "agent_ref": {"name": "a"},
+        "rollout": {"task_id": "t", "rollout_index": 0},
+        "failure": {"class": "ModelError", "message": "down"},
+    }
+    paths.failures.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(paths.failures, [{**line, "cost_usd": 0.25}, {**line, "cost_usd": 0.5}, line])
+    assert recall_costs(paths).spent.usd == 0.75
 
 
 def test_what_is_not_there_is_named_with_its_reason_and_no_figure_is_made_up(bench: Bench) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from ...errors import number_of
 from ...session import Spent
 from ...store.files import OutputPaths
-from ...store.rollouts import RolloutFile
-from ...types import JsonObject
+from ...store.rollouts import RolloutFile, iterate_beside
+from ...types import JsonObject, is_countable
 from ..pacing.bill import Bill, dollars
 
 
@@ -83,10 +83,14 @@ def _divide(usd: float | None, number: int) -> float | None:
 
 
 def recall_costs(paths: OutputPaths) -> Bill:
-    """What the rollouts of an output have cost, as far as that is known."""
+    """What the rollouts of an output and its failures have cost, as far as that is known."""
     bill = Bill()
     if paths.main.is_file():
         for info in (each.info for each in RolloutFile(paths.main).rollouts()):
             if info.cost_usd is not None:
                 bill.add(Spent(calls=1, tokens=info.total_tokens, usd=info.cost_usd))
+    for line in iterate_beside(paths.failures, "failure"):
+        cost = line.row.get("cost_usd") if line.kind == "failure" else None
+        if is_countable(cost):
+            bill.add(Spent(calls=1, usd=cost))
     return bill
