@@ -14,7 +14,11 @@ import json
 import sys
 from typing import Any
 
-PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+PARSERS = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
 """Modules that make the parser, newest releases first."""
 
 
@@ -36,13 +40,23 @@ def extract() -> dict[str, object]:
     options = {
         long[2:].replace("-", "_"): {"type": types.get(action.dest, ""), "takes": _takes(action)}
         for action in parser._actions
-        for long in action.option_strings
-        if long.startswith("--") and not long.startswith("--no-") and long != "--help"
+        for long in _names(action)
     }
     if not _can_sleep():  # it has the option, and does not start with it
         options.pop("enable_sleep_mode", None)
     version = vllm.__version__.partition("+")[0]
     return {"vllm_version": version, "options": dict(sorted(options.items()))}
+
+
+def _names(action: argparse.Action) -> list[str]:
+    """The names of an option, without those that mean the opposite."""
+    opposite = getattr(action, "negative_option_strings", ())  # from 0.33 on also --disable-…
+    return [
+        name
+        for name in action.option_strings
+        if name.startswith("--") and not name.startswith("--no-") and name != "--help"
+        if name not in opposite
+    ]
 
 
 def _can_sleep() -> bool:

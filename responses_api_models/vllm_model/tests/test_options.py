@@ -1,5 +1,6 @@
 """The block, its options as arguments, GPUs, and what vLLM says while it loads."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -309,9 +310,21 @@ def test_memory_is_not_blamed_for_other_failures():
     assert part("words").advice(["OSError: org/m is not a local folder"]) is None
 
 
+def test_an_option_is_listed_without_the_names_of_its_opposite():
+    class Paired(argparse.BooleanOptionalAction):
+        """As vLLM 0.33 has it: --enable-x with --disable-x."""
+
+        negative_option_strings = frozenset({"--no-enable-x", "--disable-x"})
+
+    action = Paired(["--enable-x"], "enable_x")
+    action.option_strings = [*action.option_strings, "--disable-x"]
+    assert part("extract_options")._names(action) == ["--enable-x"]
+    assert part("extract_options")._takes(action) == "switch"
+
+
 def test_the_list_is_of_a_version_and_knows_what_has_a_no():
     listed = part("options").LISTED
-    assert listed["vllm_version"] == "0.32.0"
+    assert listed["vllm_version"] == "0.33.0"
     assert listed["options"]["enforce_eager"]["takes"] == "switch"
     assert listed["options"]["headless"]["takes"] == "flag"
     assert len(listed["options"]) > 300
