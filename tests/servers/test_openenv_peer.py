@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_pythons import folder_of
 from running import ng_run
 from support import HANG_S
 
 pytestmark = pytest.mark.openenv
 
 ROOT = Path(__file__).resolve().parents[2]
-PEER = ROOT / ".openenv/bin"
+PEER = folder_of("openenv")
 MODEL = """
 policy_model:
   responses_api_models:

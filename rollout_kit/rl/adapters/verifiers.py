@@ -16,6 +16,7 @@ model, which is not asked: `trainer_model` is one without weights.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx  # type: ignore[import-not-found]
@@ -49,8 +50,13 @@ class RolloutTaskset(NeMoGymTaskset):
     config_paths: ClassVar[Sequence[str]] = ()
     server: ClassVar[str] = ""
     overrides: ClassVar[Sequence[str]] = ()
+    tasks: ClassVar[Path | None] = None
+    """Rows of a package, for a `dataset` of the same name that is not where the command runs."""
 
     def load(self) -> Iterator[RolloutTask]:
+        named: Path = self.config.dataset
+        if self.tasks is not None and named.name == self.tasks.name and not named.exists():
+            self.config.dataset = self.tasks
         for task in super().load():
             yield RolloutTask(task.data, self.config.task)
 
