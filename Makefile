@@ -93,7 +93,7 @@ trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLa
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
 	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_dataset_loaders.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
-	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py \
+	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \
 		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
@@ -172,7 +172,7 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 .dpo/.ready:
 	test -x .dpo/bin/python || $(PYTHON) -m venv .dpo
 	.dpo/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,lora]" \
-		"trl>=1" torch==2.13.0
+		"trl>=1" "openenv>=0.10" torch==2.13.0
 	@touch $@
 
 # OpenRLHF and LLaMA-Factory pin packages that exclude each other, and GPU kernels: only their loaders
@@ -180,7 +180,7 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 .trainers/.ready:
 	test -x .trainers/bin/python || $(PYTHON) -m venv .trainers
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
-		"trl>=1" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow \
+		"trl>=1" "openenv>=0.10" torch==2.13.0 pytest hypothesis peft ray pylatexenc av librosa omegaconf pillow \
 		requests aiohttp
 	.trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		openrlhf llamafactory

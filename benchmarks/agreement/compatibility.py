@@ -155,11 +155,16 @@ TOOLS = (
     ),
     Tool(
         "trl",
-        ("trl", "peft", "pillow"),
+        ("trl", "peft", "pillow", "openenv"),
         (
             tests(
                 "its trainers load and train on what `ng_export` writes",
                 *("-m", "trainers", "tests/training/test_trl.py"),
+                runs_in="trl",
+            ),
+            tests(
+                "its GRPOTrainer trains on an environment of ours through OpenEnv",
+                *("-m", "trainers", "tests/training/test_trl_openenv.py"),
                 runs_in="trl",
             ),
         ),
