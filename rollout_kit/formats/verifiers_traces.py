@@ -98,11 +98,11 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
     errors = [as_object(each) for each in trace.get("errors") or []]
     agent_config = as_object(agent.get("config"))
     found = Foreign(
-        str(agent.get("name") or NAME),
+        str(_row_of(data, "agent_ref").get("name") or agent.get("name") or NAME),
         asked.items,
         said.items,
         name=str(task["key"]) if task.get("key") else None,
-        fields={"expected_answer": answer} if (answer := data.get("answer")) is not None else {},
+        fields=_read_fields(data),
         tools=as_tools(trace.get("tools")),
         model=str(agent_config.get("model") or next((e.get("model") for e in told), "") or ""),
         calls=calls,
@@ -120,6 +120,23 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
     more = {"other_nodes": unused, "other_calls": others, "messages": unread, "agent": agent_config}
     found.kept = {**rest_of(trace, *OF_TRACE), **rest_of(more), "task": rest_of(task, "key")}
     return found
+
+
+OF_GYM = ("responses_create_params", "agent_ref")
+
+
+def _read_fields(data: JsonObject) -> JsonObject:
+    """Fields of the task's row: all of it, where the task is one of a resources server."""
+    if row := {name: each for name, each in _row_of(data).items() if name not in OF_GYM}:
+        return row
+    return {} if data.get("answer") is None else {"expected_answer": data["answer"]}
+
+
+def _row_of(data: JsonObject, *path: str) -> JsonObject:
+    found = as_object(data.get("row"))
+    for name in path:
+        found = as_object(found.get(name))
+    return dict(found)
 
 
 OF_TRACE = ("nodes", "calls", "task", "agent", "tools", "metrics", "version", "verifiers")

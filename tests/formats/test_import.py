@@ -189,6 +189,11 @@ def test_an_episode_of_verifiers(tmp_path: Path) -> None:
     assert last["prompt_suffix_token_ids"] == [5, 6] and last["generation_token_ids"] == [7, 8]
     assert line["rollout"]["turns"]["to"] == [1, 3]
     assert list(line["verifiers"]["other_nodes"]) == ["4"]
+    row = {"responses_create_params": {"input": "2 + 2?"}, "expected_answer": 4, "level": 2}
+    trace["task"] = {"key": "sum", "data": {"row": {**row, "agent_ref": {"name": "sums"}}}}
+    (tmp_path / "ours.jsonl").unlink()
+    [line] = import_rows(tmp_path, {"env": {"id": "e"}, "traces": [trace], "ok": True})
+    assert (line["expected_answer"], line["level"], line["agent_ref"]) == (4, 2, {"name": "sums"})
 
 
 def test_results_of_earlier_verifiers(tmp_path: Path) -> None:
