@@ -12,6 +12,7 @@ from ._version import __version__ as __version__
 _HOMES = {
     "store.rollouts": "Rollouts load",
     "api.given": "Endpoint",
+    "api.judging": "judge",
     "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
     "api.stream": "RowSource",
@@ -51,6 +52,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names.s
 
 if TYPE_CHECKING:
     from .api.given import Endpoint
+    from .api.judging import judge
     from .api.runs import Collected, collect, reverify
     from .api.servers import connect, servers
     from .api.stream import RowSource

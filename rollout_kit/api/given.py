@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ..config.instances import MODELS, POLICY, RESOURCES
 from ..config.load import Program
@@ -58,8 +58,24 @@ Modelled = str | Endpoint | Model | type[Model] | Answering
 """`"openai/gpt-4o-mini"`, a running server's name, a YAML file, an endpoint, a server, or a
 function of the create params."""
 
-Verified = ResourcesServer | type[ResourcesServer] | Callable[..., Any]
-"""A resources server, or a function `verify(task, response)`."""
+
+class ServerBlocks(NamedTuple):
+    """Servers as blocks of YAML, and as objects. Files and `env.yaml` may replace `defaults`."""
+
+    blocks: JsonObject
+    made: Mapping[str, GivenServer]
+    defaults: JsonObject
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """A verifier that consists of several servers, such as a panel of judges."""
+
+    def describe_servers(self) -> ServerBlocks: ...
+
+
+Verified = ResourcesServer | type[ResourcesServer] | Composed | Callable[..., Any]
+"""A resources server, what `rk.judge` gives, or a function `verify(task, response)`."""
 
 Environment = str | Path | ResourcesServer | type[ResourcesServer]
 """The name of a shipped resources server, a YAML file, or a server."""
@@ -94,9 +110,14 @@ class Given:
             )
         paths, own = [str(path) for path in config_paths], {**values}
         made: dict[str, GivenServer] = {}
+        defaults: JsonObject = {}
         if self.environment is not None:
             paths += self._add_environment(self.environment, made)
-        if self.verify is not None:
+        if isinstance(self.verify, Composed):
+            blocks, objects, defaults = self.verify.describe_servers()
+            own |= blocks
+            made |= objects
+        elif self.verify is not None:
             one = _verifier(self.verify)
             made[one.name] = one
         for name, agent in _name_agents(self.agents):
@@ -110,7 +131,7 @@ class Given:
             made[POLICY] = _relay(running, self.model)
         elif self.model is not None:
             paths += self._add_model(self.model, made, own)
-        return Program(paths, own, made)
+        return Program(paths, own, made, defaults)
 
     def _add_environment(self, given: Environment, made: dict[str, GivenServer]) -> list[str]:
         if not isinstance(given, str | Path):
@@ -140,7 +161,7 @@ class Given:
         elif isinstance(given, str):
             if given.endswith(YAML):
                 return [given]
-            path, name = _provider(given)
+            path, name = find_provider(given)
             values["policy_model_name"] = name
             return [path]
         elif isinstance(given, type | Service) or not callable(given):
@@ -150,7 +171,7 @@ class Given:
         return []
 
 
-def _provider(text: str) -> tuple[str, str]:
+def find_provider(text: str) -> tuple[str, str]:
     """The YAML of a provider, and the name of its model, of a text such as `openai/gpt-4o-mini`."""
     provider, slash, name = text.partition("/")
     if slash and name and provider:
