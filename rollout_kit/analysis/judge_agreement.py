@@ -172,7 +172,7 @@ def find_vote(score: Any, said: Sequence[Said]) -> Said | None:
         return first
     slope = (other.value - first.value) / (other.score - first.score)
     value = first.value + slope * (score - first.score)
-    return Said(round(value, 9), score, first.is_scale or not score.is_integer())
+    return Said(round(value, 9), score, first.is_scale or not float(score).is_integer())
 
 
 def read_value(text: str) -> float | None:
