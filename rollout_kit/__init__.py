@@ -33,7 +33,7 @@ _HOMES = {
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.judges.panel": "Graded RubricConfig RubricJudges",
-    "serving.judges.reward": "RewardModel RewardModelConfig Scored",
+    "serving.judges.reward": "RewardModel RewardModelConfig ScoredAnswer",
     "serving.judges.rubric": "Criterion",
     "serving.model": "Model ModelConfig",
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.judges.panel import Graded, RubricConfig, RubricJudges
-    from .serving.judges.reward import RewardModel, RewardModelConfig, Scored
+    from .serving.judges.reward import RewardModel, RewardModelConfig, ScoredAnswer
     from .serving.judges.rubric import Criterion
     from .serving.model import Model, ModelConfig
     from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify

@@ -36,7 +36,10 @@ LABEL = re.compile(r"\s*(?P<name>.+?)\s*[=:]\s*(?P<value>\S+)\s*")
 MOST_VALUES = 11
 """A confusion table of more values is not printed. JSON has it."""
 
-HOW = "label rollouts in ng_view with correct=yes or clear=4, for example, or give +labels='{…}'"
+HOW = (
+    "label rollouts in ng_view with correct=yes or clear=4, for example, or say what your labels"
+    " mean with +labels.good=correct=yes"
+)
 
 NO_GRADES = "has no grades of a rubric"
 

@@ -283,8 +283,8 @@ COMMANDS = {
         "show how far judges agree with each other, and with people",
         (
             "ng_judge_agreement results/judged.jsonl",
-            "ng_judge_agreement results/judged.jsonl +labels='{good: correct=yes, bad: "
-            "correct=no}' +json=true",
+            "ng_judge_agreement results/judged.jsonl +labels.good=correct=yes "
+            "+labels.bad=correct=no +json=true",
         ),
     ),
     "ng_check_tokens": CommandInfo(

@@ -531,8 +531,8 @@ class JudgeAgreementConfig(OfInputCommand):
     )
     labels: dict[str, str] = Field(
         {},
-        description="Label → what it says of a criterion, such as {good: correct=yes, bad:"
-        " correct=no}. A label such as correct=yes or clear=4 needs no entry.",
+        description="Label → what it says of a criterion: +labels.good=correct=yes. A label such as"
+        " correct=yes or clear=4 needs no entry.",
     )
     weights: Literal["linear", "quadratic"] = Field(
         "quadratic", description="How much a difference on a scale counts in kappa."

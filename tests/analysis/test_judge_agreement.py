@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
+from claims import assert_prints
 from command import as_function
 
 import rollout_kit as rk
@@ -230,3 +231,14 @@ def test_files_without_two_raters_are_refused(
     assert status == 1 and "12 has no grades of a rubric" in said
     status, said = run(capsys, plain, "+labels.good=correct=perhaps")
     assert status == 1 and "labels: 'good': expected correct=yes or clear=4" in said
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.jsonl"
+    models = {name: judge_by(rule) for name, rule in RULES.items()}
+    run_ = rk.collect(ROWS, model=lambda p: "4", verify=rk.judge(models, RUBRIC), output=path)
+    labels = Labels.beside(path)
+    for number, rollout in enumerate(asyncio.run(run_.table())):
+        labels.set(Labelled(*rollout.key), "correct=yes" if number % 3 else "correct=no")
+    _, said = run(capsys, path)
+    assert_prints("docs/judges.md", "40 rollouts with grades", said)

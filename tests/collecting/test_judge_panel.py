@@ -1,12 +1,16 @@
 """`rk.judge`: models, a rubric and a vote, as the verifier of a run and on their own."""
 
+import ast
 import asyncio
+import inspect
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import blocks
+from workplace import ROOT
 
 import rollout_kit as rk
 from rollout_kit.api.given import Given
@@ -121,3 +125,36 @@ def test_what_no_panel_can_be_made_of(
 ) -> None:
     with pytest.raises(rk.ConfigError, match=why):
         rk.judge(models, rubric, **settings)
+
+
+@pytest.mark.parametrize("score", [True, False])
+def test_the_page_s_python_runs(score: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """With functions in place of the models, which need keys."""
+    named = {
+        '"openai/gpt-5-mini"': "says(True)",
+        '"anthropic/claude-haiku-4-5"': f"says({score})",
+        'rk.Endpoint("http://127.0.0.1:8000/v1", "Qwen/Qwen3-8B")': f"says({score})",
+        '"openai/gpt-5"': "lambda params: 'It scatters.'",
+    }
+    page = (ROOT / "docs/judges.md").read_text()
+    scope: dict[str, Any] = {"says": says}
+
+    async def main() -> None:
+        for block in blocks(page):
+            if block.language == "python" and not block.reason:
+                code = block.text
+                for text, stand_in in named.items():
+                    code = code.replace(text, stand_in)
+                compiled = compile(
+                    code, "docs/judges.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+                )
+                found = eval(compiled, scope)
+                if inspect.iscoroutine(found):
+                    await found
+
+    asyncio.run(main())
+    printed = capsys.readouterr().out
+    worth = float(score)
+    assert printed.count(f"{worth} {{'correct': {worth}, 'clear': {worth}}}") == 3
+    assert printed.count("['so', 'so']") == 3
+    assert [each.weight for each in scope["rubric"]] == [3, 1, -1]

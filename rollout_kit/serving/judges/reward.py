@@ -98,12 +98,12 @@ class RewardModelConfig(ResourcesServerConfig):
         return self
 
 
-class Scored(NamedTuple):
+class ScoredAnswer(NamedTuple):
     """What a reward model says of an answer.
 
     Example:
 
-        print(rk.Scored(0.73, [1.0]).reward)
+        print(rk.ScoredAnswer(0.73, [1.0]).reward)
     """
 
     reward: float
@@ -169,12 +169,12 @@ class RewardModel:
         if self._endpoint is not None:
             await self._endpoint.close()
 
-    async def score(self, params: JsonObject, answer: str) -> Scored:
+    async def score(self, params: JsonObject, answer: str) -> ScoredAnswer:
         """Score one answer to the request's messages; VerifyError if the model gives no score."""
         if self._batcher is None:
             raise ConfigError(f"{self._name}: the reward model was not started: await start()")
         scores = await self._batcher.ask(self._write(params, answer))
-        return Scored(self._choose(scores), scores)
+        return ScoredAnswer(self._choose(scores), scores)
 
     def _write(self, params: JsonObject, answer: str) -> Text:
         """What the model reads."""
