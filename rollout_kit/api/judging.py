@@ -15,7 +15,8 @@ from ..serving.judges.panel import Graded, Opinion, Vote
 from ..serving.judges.rubric import Criterion, Grade
 from ..session import Session, entered
 from ..types import JsonObject
-from .given import Given, ServerBlocks
+from .given import Given, Modelled, ServerBlocks, join_blocks
+from .model_names import Endpoint, ask_name
 from .named_models import Models, describe_model, name_models
 from .servers import started
 
@@ -28,14 +29,24 @@ Rubric = str | Mapping[str, str] | Sequence[Criterion | Mapping[str, Any]]
 class JudgePanel:
     """What `judge` returns: a verifier for `verify=`, and a context in which it grades answers."""
 
-    def __init__(self, servers: ServerBlocks) -> None:
-        self._servers = servers
+    def __init__(self, models: Mapping[str, Modelled], settings: JsonObject) -> None:
+        self._models, self._settings = models, settings
         self._stack = AsyncExitStack()
         self._peers: Any = None
 
     def describe_servers(self) -> ServerBlocks:
         """The environment and its judges, as in YAML."""
-        return self._servers
+        own: JsonObject = {SERVER: {RESOURCES: {SERVER: self._settings}}}
+        models = (describe_model(name, model) for name, model in self._models.items())
+        return join_blocks([*models, ServerBlocks(own, {}, {})])
+
+    async def ask_names(self) -> "JudgePanel":
+        """The same with the names of models that are given by the URLs of their endpoints."""
+        named = {
+            name: await ask_name(model, "models") if isinstance(model, str | Endpoint) else model
+            for name, model in self._models.items()
+        }
+        return JudgePanel(named, self._settings)
 
     async def __aenter__(self) -> Self:
         if self._peers is not None:
@@ -76,7 +87,7 @@ def judge(
     """Judges that grade answers by a rubric, for `verify=` of `collect`, `reverify` and `servers`.
 
     - `models` is one model, a list, or a mapping from names. Each is what `model=` of `collect`
-      takes: `"openai/gpt-5-mini"`, an `Endpoint`, a `Model`, or a function of the create params.
+      takes: `"openai/gpt-5-mini"`, a URL, an `Endpoint`, a `Model`, or a function.
     - `rubric` is what a good answer has: a text, a mapping from names to descriptions, or a list of
       `Criterion`. A row's own `rubric` replaces it.
     - `vote` is `"majority"` (the median), `"mean"`, or `"third"`: the third judge is asked only
@@ -100,18 +111,10 @@ def judge(
         async with judges:
             print(await judges.grade("What is 2 + 2?", "It is 4."))
     """
-    blocks: JsonObject = {}
-    made: dict[str, Any] = {}
-    defaults: JsonObject = {}
     named = name_models(models)
     for name, whose in ((SERVER, "environment"), (POLICY, "policy")):
         if name in named:
             raise ConfigError(f"models: '{name}' is the name of the {whose}: choose another one")
-    for name, model in named.items():
-        server = describe_model(name, model)
-        blocks |= server.blocks
-        made |= server.made
-        defaults |= server.defaults
     given: JsonObject = {
         "judges": [{"type": MODELS, "name": name} for name in named],
         "judge_model_server": None,
@@ -123,9 +126,9 @@ def judge(
         registry.load(RESOURCES, SERVER).Config.model_validate(given)
     except ValidationError as error:
         raise ConfigError(f"judge: {validation_summary(error)}") from None
-    return JudgePanel(
-        ServerBlocks({**blocks, SERVER: {RESOURCES: {SERVER: given}}}, made, defaults)
-    )
+    panel = JudgePanel(named, given)
+    panel.describe_servers()  # so that a model that does not exist is named here
+    return panel
 
 
 def _read_rubric(rubric: Rubric) -> list[JsonObject]:

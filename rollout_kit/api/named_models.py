@@ -1,24 +1,19 @@
-"""A model that a program names, as a server of any name.
-
-`Given` makes the policy model of it; judges are several models, each with a name of its own.
-"""
+"""Several models that a program names, each as a server with a name: judges, for example."""
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from ..config.instances import MODELS, POLICY
-from ..config.sources import read_tree
+from ..config.instance_keys import is_url
+from ..config.instances import POLICY
 from ..errors import ConfigError
 from ..serving.functions import FunctionModel, name_of
 from ..serving.given_server import GivenServer
 from ..serving.model import Model
 from ..serving.service import Service
-from .given import YAML, Endpoint, Modelled, ServerBlocks, find_provider
-
-MODEL_NAME = "policy_model_name"
-"""The key of a provider's YAML that names the model."""
+from .given import YAML, Modelled, ServerBlocks
+from .model_names import Endpoint, find_model
 
 Models = Modelled | Iterable[Modelled] | Mapping[str, Modelled]
 """One model, several, or several by name."""
@@ -45,10 +40,11 @@ def name_models(given: Models) -> dict[str, Modelled]:
 
 def short_name(model: Any) -> str:
     """A name for the server of a model: `gpt_5_mini` for `openai/gpt-5-mini`."""
-    if isinstance(model, Endpoint):
+    url = model.url if isinstance(model, Endpoint) else model
+    if isinstance(model, Endpoint) and model.name:
         text = model.name
-    elif isinstance(model, str):
-        text = model
+    elif isinstance(url, str):
+        text = urlsplit(url).netloc if is_url(url) else url
     elif isinstance(model, Service):
         text = model.name or type(model).__name__
     else:
@@ -57,28 +53,18 @@ def short_name(model: Any) -> str:
 
 
 def describe_model(name: str, model: Modelled) -> ServerBlocks:
-    """The server of a model, under a name; ConfigError if there is no such model."""
-    if isinstance(model, Endpoint):
-        return ServerBlocks({name: model.block()}, {}, {})
-    if isinstance(model, str):
-        if model.endswith(YAML):
-            raise ConfigError(
-                f"'{model}': a YAML file names the policy model: give openai/gpt-5-mini or"
-                " Endpoint(url, name), or write the judges into the YAML of rubric_judge"
-            )
-        return _describe_provider(name, *find_provider(model))
+    """The server of a model, under a name; ConfigError if there is no such model. The name that an
+    endpoint has for its only model may be missing as yet."""
+    if isinstance(model, str) and model.endswith(YAML):
+        raise ConfigError(
+            f"models: '{model}': a YAML file names the policy model: give openai/gpt-5-mini or"
+            " Endpoint(url, name), or write the judges into the YAML of rubric_judge"
+        )
+    if isinstance(model, str | Endpoint):
+        if isinstance(model, str) and is_url(model):
+            model = Endpoint(model)
+        source = find_model(model, name, "models")
+        return ServerBlocks(source.values, {}, {**source.files})
     if isinstance(model, type | Service) or not callable(model):
         return ServerBlocks({}, {name: GivenServer.of(model, Model, "models")}, {})
     return ServerBlocks({}, {name: GivenServer(FunctionModel, FunctionModel(model))}, {})
-
-
-def _describe_provider(name: str, path: str, model: str) -> ServerBlocks:
-    """The block of a provider's YAML, which is the policy model there."""
-    defaults = read_tree(Path(path), path)
-    block = defaults.pop(POLICY)
-    del defaults[MODEL_NAME]
-    for settings in block[MODELS].values():
-        for key, value in settings.items():
-            if value == f"${{{MODEL_NAME}}}":
-                settings[key] = model
-    return ServerBlocks({name: block}, {}, defaults)

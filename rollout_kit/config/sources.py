@@ -247,7 +247,7 @@ def read_layers(
     """The files in `paths`, each after the files that it includes, then `env.yaml`; each once.
     They are looked up in a checkout of NeMo Gym too."""
     env_file = cwd / ENV_FILE
-    env = read_tree(env_file, ENV_FILE) if os.path.lexists(env_file) else {}
+    env = _read(env_file, ENV_FILE) if os.path.lexists(env_file) else {}
     files = _Files(cwd, locate(checkout or env.get(CHECKOUT), cwd))
     for path in _own_paths(env, ENV_FILE):
         files.collect(path, ENV_FILE)
@@ -278,7 +278,7 @@ class _Files:
         if (real := os.path.realpath(found)) in self.seen:
             return
         self.seen.add(real)
-        tree = read_tree(found, path)
+        tree = _read(found, path)
         for own in _own_paths(tree, path):
             self.collect(own, path, found)
         self.layers.append(Layer(path, tree))
@@ -322,8 +322,7 @@ def _not_found(path: str, asked_by: str, places: list[Path]) -> str:
     return f"{path}: no such file, asked for by {who}{hint}; looked for{looked}"
 
 
-def read_tree(path: Path, origin: str) -> JsonObject:
-    """What a YAML file holds; ConfigError, with `origin` as its name, if it is no mapping."""
+def _read(path: Path, origin: str) -> JsonObject:
     import yaml
 
     try:

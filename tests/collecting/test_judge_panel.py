@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from endpoint import served
 from support import blocks
 from workplace import ROOT
 
@@ -158,3 +160,29 @@ def test_the_page_s_python_runs(score: bool, capsys: pytest.CaptureFixture[str])
     assert printed.count(f"{worth} {{'correct': {worth}, 'clear': {worth}}}") == 3
     assert printed.count("['so', 'so']") == 3
     assert [each.weight for each in scope["rubric"]] == [3, 1, -1]
+
+
+def test_a_judge_may_be_the_url_of_an_endpoint_with_one_model() -> None:
+    asked: list[str] = []
+
+    async def list_models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "Qwen/Qwen3-8B"}]})
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        asked.append(body["model"])
+        said = says(True)({"input": body["messages"]})
+        choice = {"index": 0, "finish_reason": "stop", "message": {"content": said}}
+        return web.json_response({"model": body["model"], "choices": [choice]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", list_models)
+    app.router.add_post("/v1/chat/completions", answer)
+    with served(app) as url:
+        judges = rk.judge([url, f"{url}/v1", says(False)], "It is right.")
+        table = rk.collect_sync(ROWS, model=lambda params: "4", verify=judges).table()
+        assert [each.reward for each in table] == [1.0] * 4 and table.failures == []
+    assert asked == ["Qwen/Qwen3-8B"] * 8
+    host = url.removeprefix("http://").replace(".", "_").replace(":", "_")
+    [first, *_] = [each.line["judge_evaluations"] for each in table]
+    assert [each["judge"] for each in first] == [host, f"{host}_2", "judge"]
