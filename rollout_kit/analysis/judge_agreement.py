@@ -69,6 +69,9 @@ class Criteria:
     def add(self, rollout: Rollout) -> None:
         """Count what judges and people say of a rollout."""
         judges = list(read_grades_of(rollout))
+        if any(None in grades.values() for _, grades in judges):
+            self.left_out["has a grade without a score"] += 1
+            return
         if not judges:
             self.left_out[NO_GRADES] += 1
             return
@@ -147,19 +150,26 @@ def compare_judges(command: JudgeAgreementConfig) -> JsonObject:
     }
 
 
-def read_grades_of(rollout: Rollout) -> Iterator[tuple[str, dict[str, Said]]]:
-    """The judges of a rollout, each with what it says of each criterion."""
+def read_grades_of(rollout: Rollout) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The judges of a rollout, each with what it says of each criterion; None where that cannot be
+    read."""
     evaluations = rollout.line.get("judge_evaluations")
     for each in evaluations if isinstance(evaluations, list) else ():
         grades = each.get("grades") if isinstance(each, dict) else None
         if isinstance(grades, list):
-            said = {one["criterion"]: _read_grade(one) for one in grades}
+            said = {
+                str(one.get("criterion")): _read_grade(one)
+                for one in grades
+                if isinstance(one, dict)
+            }
             yield each.get("judge") or "the judge", said
 
 
-def _read_grade(grade: Mapping[str, Any]) -> Said:
-    """What a judge has written, or else its score."""
-    score, value = grade["score"], grade.get("value")
+def _read_grade(grade: Mapping[str, Any]) -> Said | None:
+    """What a judge has written, or else its score; None if it has none."""
+    score, value = grade.get("score"), grade.get("value")
+    if not isinstance(score, int | float) or not isinstance(value, int | float | None):
+        return None
     is_scale = not isinstance(value, bool) and (value is not None or score not in (0, 1))
     return Said(float(score if value is None else value), float(score), is_scale)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -120,7 +121,7 @@ def judge(
         "judge_model_server": None,
         "criteria": _read_rubric(rubric),
         "vote": vote,
-        **settings,
+        **{key: str(each) if isinstance(each, Path) else each for key, each in settings.items()},
     }
     try:
         registry.load(RESOURCES, SERVER).Config.model_validate(given)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from claims import assert_prints
 from command import as_function
+from support import write_jsonl
 
 import rollout_kit as rk
 from rollout_kit.analysis.judge_agreement import Said, find_vote
@@ -231,6 +232,18 @@ def test_files_without_two_raters_are_refused(
     assert status == 1 and "12 has no grades of a rubric" in said
     status, said = run(capsys, plain, "+labels.good=correct=perhaps")
     assert status == 1 and "labels: 'good': expected correct=yes or clear=4" in said
+
+
+def test_grades_that_cannot_be_read_are_counted(
+    judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.loads(each) for each in judged.read_text().splitlines()]
+    lines[0]["judge_evaluations"][0]["grades"][0]["score"] = "high"
+    lines[1]["judge_evaluations"] = "none"
+    path = write_jsonl(tmp_path / "other.jsonl", lines)
+    status, said = run(capsys, path)
+    assert status == 0 and "10 rollouts with grades\n1 left out: has a grade without" in said
+    assert "1 left out: has no grades of a rubric" in said
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

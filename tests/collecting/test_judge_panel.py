@@ -41,10 +41,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_three_judges_verify_a_run() -> None:
     judges = rk.judge(
-        {"kind": says(True), "strict": says(False), "fair": says(True)}, "The answer is right."
+        {"kind": says(True), "strict": says(False), "fair": says(True)},
+        "The answer is right.",
+        judge_cache_fpath=Path("replies.jsonl"),
     )
     table = rk.collect_sync(ROWS, model=lambda params: "4", verify=judges).table()
-    assert [each.reward for each in table] == [1.0] * 4
+    assert [each.reward for each in table] == [1.0] * 4 and Path("replies.jsonl").is_file()
     [first, *_] = table
     assert [each["judge"] for each in first.line["judge_evaluations"]] == ["kind", "strict", "fair"]
     assert table.metrics["metrics"]["criterion_rubric"] == 1.0
