@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ..config.keys import JudgeAgreementConfig
-from ..errors import ConfigError, number_of
+from ..errors import ConfigError, number_of, suggest
 from ..store.filters.expression import filtering
 from ..store.outputs import distinct_files_of
 from ..store.rollouts import choose
@@ -31,7 +31,7 @@ WORDS = {
 }
 """What a label may say, apart from numbers."""
 
-LABEL = re.compile(r"\s*(?P<name>.+?)\s*[=:]\s*(?P<value>\S+)\s*")
+LABEL = re.compile(r"\s*(?P<name>[^=]+?)\s*=\s*(?P<value>\S+)\s*")
 
 MOST_VALUES = 11
 """A confusion table of more values is not printed. JSON has it."""
@@ -104,9 +104,13 @@ class Criteria:
         twice: set[str] = set()
         for label in labels:
             match = LABEL.fullmatch(self.names.get(label, label))
-            if match is None or match["name"] not in names:
+            if match is None:
                 continue
-            if (value := read_value(match["value"])) is None:
+            value = read_value(match["value"])
+            if match["name"] not in names:
+                if value is not None:
+                    self.left_out[f"label '{label}' names no criterion of the rollout"] += 1
+            elif value is None:
                 self.left_out[f"label '{label}' says neither yes nor no, and no number"] += 1
             elif found.setdefault(name := match["name"], value) != value:
                 twice.add(name)
@@ -119,21 +123,24 @@ class Criteria:
 def compare_judges(command: JudgeAgreementConfig) -> JsonObject:
     """The agreement of each pair of raters on each criterion, as JSON; ConfigError if no rollout
     has two raters."""
-    paths, _ = distinct_files_of(command.inputs)
+    paths, again = distinct_files_of(command.inputs)
     for label, meaning in command.labels.items():
         match = LABEL.fullmatch(meaning)
         if match is None or read_value(match["value"]) is None:
             raise ConfigError(
                 f"labels: '{label}': expected correct=yes or clear=4, got {meaning!r}"
             )
-    source, criteria = (
-        RolloutSource(paths, tasks=command.input_jsonl_fpath),
-        Criteria(command.labels),
-    )
+    source = RolloutSource(paths, tasks=command.input_jsonl_fpath)
+    criteria = Criteria(command.labels)
     with filtering(command.where) as keeps:
         for candidate in choose(source.candidates(keeps)):
             criteria.add(candidate.rollout)
     criteria.left_out += source.left_out
+    for label, meaning in command.labels.items():
+        name = meaning.partition("=")[0].strip()
+        if criteria.graded and name not in criteria.graded:
+            known = suggest(name, criteria.graded) or f"; there are {', '.join(criteria.graded)}"
+            raise ConfigError(f"labels: '{label}': no criterion is called '{name}'{known}")
     found = {
         name: {"scale": name in criteria.scales, "pairs": pairs, "graded": criteria.graded[name]}
         for name in criteria.pairs
@@ -145,6 +152,7 @@ def compare_judges(command: JudgeAgreementConfig) -> JsonObject:
         "files": [str(path) for path in paths],
         "rollouts": criteria.num_rollouts,
         **({"where": command.where} if command.where else {}),
+        **({"named_again": [str(path) for path in again]} if again else {}),
         "criteria": found,
         "left_out": dict(criteria.left_out),
     }
@@ -216,7 +224,8 @@ def _explain_none(paths: Sequence[str], criteria: Criteria) -> str:
 
 def format_agreement(found: Mapping[str, Any]) -> str:
     """The agreement for people."""
-    lines = [f"{number:,} left out: {reason}" for reason, number in found["left_out"].items()]
+    lines = [f"{path}: is named twice, and counts once" for path in found.get("named_again", ())]
+    lines += [f"{number:,} left out: {reason}" for reason, number in found["left_out"].items()]
     if "where" in found:
         lines.append(f"Rollouts where {found['where']}:")
     for name, criterion in found["criteria"].items():
@@ -255,9 +264,18 @@ def _format_kappa(it: Agreement) -> str:
     if it.kappa is None:
         return f"{name} is undefined: both always say the same"
     if it.interval is None:
-        why = "one task" if it.num_clusters < 2 else "they never differ"
-        return f"{name} {it.kappa:.3f}, without an interval: {why}"
+        return f"{name} {it.kappa:.3f}, without an interval: {_explain_certainty(it)}"
     return f"{name} {it.kappa:.3f} [{it.interval[0]:.3f}, {it.interval[1]:.3f}]"
+
+
+def _explain_certainty(it: Agreement) -> str:
+    """Why the ratings say nothing about the error of kappa."""
+    if it.num_clusters < 2:
+        return "one task"
+    if it.num_equal == it.num_ratings:
+        return "they never differ"
+    used = [sum(map(any, table)) for table in (it.confusion, zip(*it.confusion, strict=True))]
+    return "one of them always says the same" if min(used) == 1 else "they always differ"
 
 
 def _format_table(first: str, second: str, it: Agreement) -> Iterator[str]:

@@ -15,7 +15,7 @@ from command import as_function
 from support import write_jsonl
 
 import rollout_kit as rk
-from rollout_kit.analysis.judge_agreement import Said, find_vote
+from rollout_kit.analysis.judge_agreement import Said, _explain_certainty, find_vote
 from rollout_kit.analysis.metrics.kappa import Rating, Weights, measure_agreement
 from rollout_kit.store.labels import Labelled, Labels
 
@@ -158,6 +158,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif number == 9:
             labels.set(Labelled(*rollout.key), "correct=perhaps")
             labels.set(Labelled(*rollout.key), "to discuss: later")
+            labels.set(Labelled(*rollout.key), "style=4")
     return path
 
 
@@ -192,6 +193,7 @@ def test_judges_and_labels_are_compared_pair_by_pair(
     assert found["left_out"] == {
         "has contradicting labels of 'correct'": 1,
         "label 'correct=perhaps' says neither yes nor no, and no number": 1,
+        "label 'style=4' names no criterion of the rollout": 1,
     }
 
 
@@ -232,6 +234,33 @@ def test_files_without_two_raters_are_refused(
     assert status == 1 and "12 has no grades of a rubric" in said
     status, said = run(capsys, plain, "+labels.good=correct=perhaps")
     assert status == 1 and "labels: 'good': expected correct=yes or clear=4" in said
+
+
+def test_a_criterion_that_does_not_exist_is_named(
+    judged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = run(capsys, judged, "+labels.good=corect=yes")
+    assert status == 1 and "'good': no criterion is called 'corect' (did you mean" in said
+    status, said = run(capsys, judged, judged)
+    assert status == 0 and "is named twice, and counts once" in said
+    assert "1 left out: label 'style=4' names no criterion of the rollout" in said
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        ([(1, 1), (0, 0)], "they never differ"),
+        ([(1, 1), (1, 0)], "one of them always says the same"),
+        ([(1, 0), (0, 1)], "they always differ"),
+        ([(1, 1), (0, 1), (0, 0), (1, 0)], None),
+    ],
+)
+def test_what_the_ratings_do_not_tell_is_said(pairs: list[Any], why: str | None) -> None:
+    ratings = [Rating(*pair, task) for task, pair in enumerate(pairs * 5)]
+    found = measure_agreement(ratings)
+    assert (found.interval is None) == (why is not None)
+    if why:
+        assert _explain_certainty(found) == why
 
 
 def test_grades_that_cannot_be_read_are_counted(
