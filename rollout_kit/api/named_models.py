@@ -1,7 +1,7 @@
 """Several models that a program names, each as a server with a name: judges, for example."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +15,9 @@ from ..serving.service import Service
 from .given import YAML, Modelled, ServerBlocks
 from .model_names import Endpoint, find_model
 
-Models = Modelled | Iterable[Modelled] | Mapping[str, Modelled]
+NAME = re.compile(r"\w[\w-]*")
+
+Models = Modelled | Sequence[Modelled] | Mapping[str, Modelled]
 """One model, several, or several by name."""
 
 
@@ -23,9 +25,11 @@ def name_models(given: Models) -> dict[str, Modelled]:
     """The models by name: the name that is given, or one made of the model's. ConfigError without
     any model."""
     if isinstance(given, Mapping):
-        named = {str(name): model for name, model in given.items()}
+        named = dict(given)
+        if wrong := next((name for name in named if not NAME.fullmatch(name)), None):
+            raise ConfigError(f"models: '{wrong}': a name has letters, digits, - and _ alone")
     else:
-        several = given if isinstance(given, list | tuple | set | frozenset) else [given]
+        several = given if isinstance(given, list | tuple) else [given]
         named = {}
         for model in several:
             name, number = short_name(model), 1

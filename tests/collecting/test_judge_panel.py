@@ -122,6 +122,7 @@ def test_providers_are_named_as_the_policy_is(monkeypatch: pytest.MonkeyPatch) -
         ({"rubric_judge": says(True)}, "R.", {}, "the name of the environment"),
         ({"policy_model": says(True)}, "R.", {}, "the name of the policy"),
         ([3], "R.", {}, "expected a Model"),
+        ({"a.b": says(True)}, "R.", {}, "'a.b': a name has letters"),
     ],
 )
 def test_what_no_panel_can_be_made_of(

@@ -16,13 +16,15 @@ from rollout_kit.session import Session, entered
 
 skip_unless_installed("torch", "transformers", "tokenizers")
 
+pytestmark = pytest.mark.trainers
+
 Server = load("resources_servers", "reward_model")
 
 WORDS = [f"w{number}" for number in range(200)]
 CHAT = "{% for m in messages %}<|{{ m.role }}|> {{ m.content }} </s> {% endfor %}"
 
 
-def write_model(folder: Path, kind: str, num_labels: int = 1) -> Path:
+def write_model(folder: Path, kind: str, num_labels: int = 1, pad: bool = True) -> Path:
     """An encoder or a decoder whose words are WORDS."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -38,11 +40,15 @@ def write_model(folder: Path, kind: str, num_labels: int = 1) -> Path:
     plain = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, "<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=plain, unk_token="<unk>", pad_token="<pad>", eos_token="</s>"
+        tokenizer_object=plain,
+        unk_token="<unk>",
+        pad_token="<pad>" if pad else None,
+        eos_token="</s>",
     )
     torch.manual_seed(7)
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    size |= {"num_attention_heads": 4, "vocab_size": len(words), "pad_token_id": 0}
+    size |= {"num_attention_heads": 4, "vocab_size": len(words)}
+    size |= {"pad_token_id": 0 if pad else None}
     size |= {"num_labels": num_labels, "max_position_embeddings": 128}
     if kind == "encoder":
         model: Any = BertForSequenceClassification(BertConfig(**size, initializer_range=0.5))
@@ -81,15 +87,21 @@ def texts(number: int) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [("encoder", "pair"), ("encoder", "text"), ("decoder", "chat")]
+    ("kind", "form", "pad"),
+    [
+        ("encoder", "pair", True),
+        ("encoder", "text", True),
+        ("decoder", "chat", True),
+        ("decoder", "chat", False),
+    ],
 )
 def test_two_thousand_verdicts_in_batches_are_those_of_the_model_alone(
-    tmp_path: Path, kind: str, form: str
+    tmp_path: Path, kind: str, form: str, pad: bool
 ) -> None:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    folder = write_model(tmp_path, kind)
+    folder = write_model(tmp_path, kind, pad=pad)
     rows, answers = texts(2_000)
     found = score(rows, answers, model_path=str(folder), form=form)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()

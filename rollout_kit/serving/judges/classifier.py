@@ -48,30 +48,26 @@ class Classifier:
             self._tokenizer.model_max_length,
         )
         self._most = min(each for each in known if each)
-        self._prepare_padding()
-
-    def _prepare_padding(self) -> None:
-        """A decoder finds the last token of each text by the id of the padding."""
-        tokenizer, config = self._tokenizer, self._model.config
-        if tokenizer.pad_token is None:
-            if tokenizer.eos_token is None:
-                raise ConfigError("model_path: its tokenizer has no token for padding")
-            tokenizer.pad_token = tokenizer.eos_token
-        if config.pad_token_id is None:
-            config.pad_token_id = tokenizer.pad_token_id
-
-    @property
-    def num_classes(self) -> int:
-        return self._model.config.num_labels
+        # a decoder finds the last token of a text by the padding, so a token that can be a part of
+        # the text must not stand in for one that is missing
+        self._pads = model.config.pad_token_id is not None
+        if self._pads:
+            token = self._tokenizer.convert_ids_to_tokens(model.config.pad_token_id)
+            self._tokenizer.pad_token = token
 
     def score(self, texts: Sequence[Text]) -> list[list[float]]:
-        """The logits of each text, one for each class. Blocks while the model computes. VerifyError
-        for a text that is too long, or has a token that would end its message."""
-        torch = self._torch
-        ids = [self._encode(text) for text in texts]
-        inputs = self._tokenizer.pad(ids, return_tensors="pt").to(self._device)
-        with torch.inference_mode():
-            return self._model(**inputs).logits.float().cpu().tolist()
+        """The logits of each text, one for each class. Blocks while the model computes. A model
+        without a token for padding reads one text at a time. VerifyError for a text that is too
+        long, or has a token that would end its message."""
+        encoded = [self._encode(text) for text in texts]
+        if self._pads:
+            return self._compute(self._tokenizer.pad(encoded, return_tensors="pt"))
+        alone = (each.convert_to_tensors("pt", prepend_batch_axis=True) for each in encoded)
+        return [scores for each in alone for scores in self._compute(each)]
+
+    def _compute(self, inputs: Any) -> list[list[float]]:
+        with self._torch.inference_mode():
+            return self._model(**inputs.to(self._device)).logits.float().cpu().tolist()
 
     def _encode(self, text: Text) -> Any:
         limits = {
