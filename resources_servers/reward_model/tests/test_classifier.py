@@ -45,6 +45,7 @@ def write_model(folder: Path, kind: str, num_labels: int = 1, pad: bool = True) 
         pad_token="<pad>" if pad else None,
         eos_token="</s>",
     )
+    torch.set_num_threads(1)  # more only wait for one another in so small a model
     torch.manual_seed(7)
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     size |= {"num_attention_heads": 4, "vocab_size": len(words)}
