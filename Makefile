@@ -93,6 +93,7 @@ trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLa
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
 	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_dataset_loaders.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
+	.trainers/bin/python -m pytest -vv -m trainers resources_servers/reward_model/tests/test_classifier.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \
 		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 

@@ -11,7 +11,8 @@ from ._version import __version__ as __version__
 
 _HOMES = {
     "store.rollouts": "Rollouts load",
-    "api.given": "Endpoint",
+    "api.judging": "judge",
+    "api.model_names": "Endpoint",
     "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
     "api.stream": "RowSource",
@@ -32,6 +33,7 @@ _HOMES = {
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.judges.panel": "Graded RubricConfig RubricJudges",
+    "serving.judges.reward": "RewardModel RewardModelConfig ScoredAnswer",
     "serving.judges.rubric": "Criterion",
     "serving.model": "Model ModelConfig",
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
@@ -50,7 +52,8 @@ _moved.install()
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .api.given import Endpoint
+    from .api.judging import judge
+    from .api.model_names import Endpoint
     from .api.runs import Collected, collect, reverify
     from .api.servers import connect, servers
     from .api.stream import RowSource
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.judges.panel import Graded, RubricConfig, RubricJudges
+    from .serving.judges.reward import RewardModel, RewardModelConfig, ScoredAnswer
     from .serving.judges.rubric import Criterion
     from .serving.model import Model, ModelConfig
     from .serving.resources_server import ResourcesServer, ResourcesServerConfig, Reverify

@@ -20,6 +20,7 @@ from .keys import (
     ExportConfig,
     ImportConfig,
     InspectConfig,
+    JudgeAgreementConfig,
     ListConfig,
     MergeConfig,
     MergeLoraConfig,
@@ -285,6 +286,15 @@ COMMANDS = {
         (
             "ng_check_rollouts results/rollouts.jsonl",
             "ng_check_rollouts results/rollouts.jsonl +max_unhealthy_fraction=0.05",
+        ),
+    ),
+    "ng_judge_agreement": CommandInfo(
+        JudgeAgreementConfig,
+        "show how far judges agree with each other, and with people",
+        (
+            "ng_judge_agreement results/judged.jsonl",
+            "ng_judge_agreement results/judged.jsonl +labels.good=correct=yes "
+            "+labels.bad=correct=no +json=true",
         ),
     ),
     "ng_check_tokens": CommandInfo(

@@ -96,6 +96,9 @@ def find_copy_clashes(given: JsonObject, has_replicas: bool) -> Iterator[fields.
     one of its own keys."""
     workers, replicas = given.get(NUM_WORKERS), given.get(NUM_REPLICAS)
     is_several = isinstance(workers, int) and workers > 1
+    if is_several and given.get("max_cost_usd") is not None:
+        reason = "each process would spend that much: leave out num_workers, or max_cost_usd"
+        yield fields.Problem((NUM_WORKERS,), reason, workers)
     if not (is_several and has_replicas):
         return
     if given.get("placement") != RAY and not given.get("base_url"):

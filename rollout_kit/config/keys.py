@@ -523,6 +523,22 @@ class CheckRolloutsConfig(ReadingCommand):
     )
 
 
+class JudgeAgreementConfig(OfInputCommand):
+    """ng_judge_agreement: how far judges agree with each other, and with people's labels."""
+
+    where: str | None = Field(
+        None, description="Count rollouts for which this holds: agent == 'essay_agent'."
+    )
+    labels: dict[str, str] = Field(
+        {},
+        description="Label → what it says of a criterion: +labels.good=correct=yes. A label such as"
+        " correct=yes or clear=4 needs no entry.",
+    )
+    weights: Literal["linear", "quadratic"] = Field(
+        "quadratic", description="How much a difference on a scale counts in kappa."
+    )
+
+
 class MergeConfig(ReadingCommand):
     """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
 

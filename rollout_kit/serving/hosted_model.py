@@ -127,6 +127,11 @@ class HostedModel(Model):
         self._is_chat = self.form.api == "chat_completions"
         self._is_streaming = bool(self.form.delivery.get("stream"))
         if isinstance(config, BatchKeys) and (config.batch or self._has_batches()):
+            if config.max_cost_usd is not None:
+                raise ConfigError(
+                    f"{name}: max_cost_usd: the cost of a batch is known when it has ended: leave"
+                    " it out, and limit the run with +max_cost_usd"
+                )
             terms = config.batch_terms(name)
             self.desk = BatchDesk(name, terms, self._connect_batches)
 

@@ -24,7 +24,7 @@ from .endpoints import messages, raw
 from .endpoints.completions import as_completion, as_params
 from .endpoints.events import completion_events, response_events
 from .endpoints.open_responses import complete, may_be_sealed, unseal_items
-from .endpoints.prices import FREE, Prices, Tariff, read_cost, tariff_of
+from .endpoints.prices import FREE, CostLimit, Prices, Tariff, read_cost, tariff_of
 from .service import OPERATIONAL, ServerConfig, Service, get, post
 from .transport.wire import EventStream
 from .weights import digest_of
@@ -115,6 +115,13 @@ class ModelConfig(ServerConfig):
         json_schema_extra=OPERATIONAL,
         description="Tokens per minute, in and out.",
     )
+    max_cost_usd: float | None = Field(
+        default=None,
+        gt=0,
+        json_schema_extra=OPERATIONAL,
+        description="US dollars that the server may spend while it runs, for example as a judge."
+        " After that it refuses requests.",
+    )
     prices: Prices | None = Field(
         default=None,
         json_schema_extra=OPERATIONAL,
@@ -155,6 +162,8 @@ class Model(Service):
         self._weights = ""
         self._num_answered = 0
         self._answered_s = 0.0
+        most = self.config.get("max_cost_usd")
+        self._cost_limit = None if most is None else CostLimit(most)
 
     async def identify(self) -> None:
         """Find out which weights the model has, without starting it. ConfigError or OSError if they
@@ -182,6 +191,25 @@ class Model(Service):
     async def handle(self, path: str, raw: bytes) -> Any:
         """Answer one request; bill it to its session, if any. Only clients without a session can
         have a stream."""
+        if self._cost_limit is not None and path in ANSWERING:
+            return await self._handle_within(self._cost_limit, path, raw)
+        return await self._handle(path, raw)
+
+    async def _handle_within(self, limit: CostLimit, path: str, raw: bytes) -> Any:
+        """Answer one request if the limit leaves room for its cost."""
+        if path != RESPONSES or (current_session() is None and b'"stream' in raw):
+            raise ModelError(
+                f"max_cost_usd: only requests to {RESPONSES} without a stream can be counted: ask"
+                " there, or leave out max_cost_usd",
+                status=400,
+                retryable=False,
+            )
+        async with limit.hold() as spent:
+            reply = await self._handle(path, raw)
+            self.bill(reply, spent)
+            return reply
+
+    async def _handle(self, path: str, raw: bytes) -> Any:
         session = current_session()
         if path.startswith(OF_MODEL):
             return self._model_entry(unquote(path.removeprefix(OF_MODEL)))

@@ -153,6 +153,34 @@ def test_judges_answer_in_batches(bench: Bench, over: Over) -> None:
     assert found.submitted.total() == 1, "the same question is judged once"
 
 
+def test_a_rubric_is_graded_in_batches_and_asked_again_in_the_next(
+    bench: Bench, over: Over
+) -> None:
+    """Of five answers, one gets garbage before it gets a grade."""
+
+    def judge(body: JsonObject) -> JsonObject:
+        is_first = len(body["input"]) == 1
+        grade = {"name": "right", "evidence": "", "reason": "so", "score": True}
+        said = json.dumps({"criteria": [grade]})
+        if is_first and "\nq3\n</answer-" in body["input"][0]["content"]:
+            said = "Full marks!"
+        return echo({"input": [{"content": said}]})
+
+    bench.collects_over = over
+    with imitation(judge) as found:
+        rubric = registry.load("resources_servers", "rubric_judge")
+        criteria = [{"name": "right", "description": "It is right."}]
+        bench.verifier = making(rubric, judge_model_server={"name": "judge"}, criteria=criteria)
+        bench.others = {"judge": batched(found.url, bench.folder / "judge")}
+        rows = [row(f"q{number}") for number in range(5)]
+        asked = bench.collect(rows, models=["judge"], num_repeats=4, num_samples_in_parallel=3)
+        assert asyncio.run(asked) == 0
+    assert [line["reward"] for line in bench.lines()] == [1.0] * 20
+    assert found.submitted.total() == 6 and not found.single
+    counts = {line["judge_evaluations"][0]["num_asked"] for line in bench.lines()}
+    assert counts == {1, 2}
+
+
 def test_failed_and_expired_requests_are_collected_too(bench: Bench) -> None:
     with imitation() as found:
         found.errors = found.expires = 0.15

@@ -44,7 +44,7 @@ HANG_S = 120.0
 """Nothing that works takes as long, on any machine: what does hangs."""
 
 
-OF_OTHERS = {"mcp_environment", "openenv_environment"}
+OF_OTHERS = {"mcp_environment", "openenv_environment", "reward_model"}
 """Environments that another program is: without its address they cannot be made. Their own tests
 start such programs."""
 

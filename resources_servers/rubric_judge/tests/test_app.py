@@ -2,12 +2,14 @@ import asyncio
 import json
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollout_kit import ModelError, TaskError, VerifyError
+from rollout_kit import ConfigError, ModelError, TaskError, VerifyError
 from rollout_kit.api.testing import OVERS, ScriptedModel, making, mount, text_response
+from rollout_kit.serving.judges.reply_file import ReplyFile
 from rollout_kit.serving.judges.rubric import (
     Criterion,
     Question,
@@ -18,6 +20,7 @@ from rollout_kit.serving.judges.rubric import (
 )
 from rollout_kit.serving.registry import load
 from rollout_kit.session import Session, entered
+from rollout_kit.trajectory import VERSION_FIRST
 
 Server = load("resources_servers", "rubric_judge")
 
@@ -283,3 +286,58 @@ def test_a_fence_around_the_reply_is_allowed() -> None:
     assert Counter(each.score for each in grades) == {1.0: 2, 0.0: 1}
     prompt = write_prompt(rubric, Question({"input": "x"}, "It is 4.", "four"))
     assert "A good answer, for comparison" in prompt
+
+
+def test_replies_on_disk_are_for_the_same_question_and_model_only(tmp_path: Path) -> None:
+    path = tmp_path / "kept/replies.jsonl"
+    first = gives()
+    [found] = grade({"judge": first}, judge_cache_fpath=path)
+    assert found["reward"] == 1.0 and len(first.calls) == 1
+    path.write_bytes(path.read_bytes() + b'{"key": "cut')  # as a kill leaves it
+    second = gives(right=False)
+    [found] = grade({"judge": second}, judge_cache_fpath=path)
+    assert found["reward"] == 1.0 and not second.calls
+    assert found["judge_evaluations"][0]["num_asked"] == 0
+    other = gives(right=False)
+    other.name = "another"
+    [found] = grade({"another": other}, judge_cache_fpath=path)
+    assert found["reward"] < 1.0 and len(other.calls) == 1
+    for settings in ({"judge_responses_create_params": {"temperature": 1.0}}, {"ask": "each"}):
+        fresh = gives(right=False)
+        [found] = grade({"judge": fresh}, judge_cache_fpath=path, **settings)
+        assert found["reward"] < 1.0 and fresh.calls
+    # behind a line that was cut, whole lines are still read
+    last = gives()
+    last.name = "another"
+    [found] = grade({"another": last}, judge_cache_fpath=path)
+    assert found["reward"] < 1.0 and not last.calls
+
+
+def test_two_servers_may_share_a_file_of_replies(tmp_path: Path) -> None:
+    one, two = (ReplyFile(tmp_path / "replies.jsonl") for _ in range(2))
+    assert two.find("a") is None
+    one.add("a", "said", judge="judge")
+    assert two.find("a") == "said" == one.find("a") and two.find("b") is None
+    with (tmp_path / "replies.jsonl").open("ab") as file:
+        file.write(b'{"key": "b", "sa')
+        file.flush()
+        assert two.find("b") is None
+        file.write(b'id": "late"}\n')
+    assert two.find("b") == "late"
+
+
+def test_a_file_of_replies_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"judge_cache_fpath: .* cannot be written"):
+        grade({"judge": gives()}, judge_cache_fpath=tmp_path)
+
+
+def test_a_judge_whose_weights_change_is_asked_anew(tmp_path: Path) -> None:
+    def answers(params: dict[str, Any]) -> Any:
+        response = text_response(reply(GOOD, list(GOOD)))
+        response["output"][-1][VERSION_FIRST] = 3
+        return response
+
+    path = tmp_path / "replies.jsonl"
+    model = ScriptedModel(answers)
+    assert len(grade({"judge": model}, ["It is 4."] * 3, judge_cache_fpath=path)) == 3
+    assert len(model.calls) == 3 and path.read_text() == ""

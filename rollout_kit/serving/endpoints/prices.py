@@ -7,15 +7,19 @@ The server that answers a call computes its cost, because tier, cached tokens an
 one request. Sessions sum it, so judges and failed attempts are included.
 """
 
+import asyncio
 import math
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ...errors import ModelError
+from ...session import Spent
 from ...types import JsonObject
 
 MILLION = 1e6
@@ -262,3 +266,55 @@ def read_cost(usage: Any) -> float | None:
     if isinstance(cost, bool) or not isinstance(cost, int | float):
         return None
     return float(cost) if 0 <= cost < math.inf else None
+
+
+@dataclass(slots=True)
+class CostLimit:
+    """Limits what the answers of a server cost, in US dollars. The cost of an answer is known once
+    it is there, so each request in flight is expected to cost as much as the largest so far. The
+    first one goes alone. Pure but for the wait."""
+
+    most: float
+    spent: float = 0.0
+    _largest: float | None = None
+    _in_flight: int = 0
+    _is_unknown: bool = False
+    _ended: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Spent]:
+        """Context of one request, which adds its cost to what this yields. Waits for requests in
+        flight whose cost decides; ModelError if the limit leaves no room."""
+        async with self._ended:
+            while self._has_to_wait():
+                await self._ended.wait()
+            self._in_flight += 1
+        spent = Spent()
+        try:
+            yield spent
+        finally:
+            self._in_flight -= 1
+            self.spent += spent.usd
+            if spent.calls:
+                self._largest = max(self._largest or 0.0, spent.usd)
+                self._is_unknown |= bool(spent.unpriced)
+            async with self._ended:
+                self._ended.notify_all()
+
+    def _has_to_wait(self) -> bool:
+        if self._is_unknown:
+            raise ModelError(
+                "max_cost_usd: the price of this model is unknown: set its prices, or leave out"
+                " max_cost_usd",
+                retryable=False,
+            )
+        expected = self._largest or 0.0
+        if self.spent >= self.most or self.spent + expected > self.most:
+            raise ModelError(
+                f"max_cost_usd={self.most:g} is reached: ${self.spent:.4f} were spent since this"
+                " server was started",
+                retryable=False,
+            )
+        if self._in_flight and self._largest is None:
+            return True
+        return self._in_flight > 0 and self.spent + expected * (self._in_flight + 1) > self.most

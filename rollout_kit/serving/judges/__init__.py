@@ -1,2 +1,2 @@
-"""Judges that grade an answer by a rubric: what they are asked, how their replies are read, and how
-several of them vote."""
+"""Judges that grade an answer by a rubric, and reward models that score it: what they are asked,
+how their replies are read and kept, and how several of them vote."""

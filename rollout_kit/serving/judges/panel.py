@@ -5,18 +5,22 @@ stored without one, and the error names the judge.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 from async_lru import alru_cache
 from pydantic import ConfigDict, Field, model_validator
 
+from ...errors import VerifyError
 from ...responses import output_text
+from ...trajectory import versions_of
 from ...types import JsonObject
 from ..judge import JudgeModel, JudgeModelConfig, shared_question
 from ..service import OPERATIONAL, ServerRef
 from ..transport.loop import gather_all
 from ..transport.peers import Peers
+from .reply_file import ReplyFile, digest_question
 from .rubric import (
     AGAIN,
     Criterion,
@@ -68,6 +72,12 @@ class RubricConfig(JudgeModelConfig):
         json_schema_extra=OPERATIONAL,
         description="Replies to cache: the same question to the same judge is asked once.",
     )
+    judge_cache_fpath: Path | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="File that keeps the replies for later runs. A reply is used for the same"
+        " question, model and settings.",
+    )
 
     @model_validator(mode="after")
     def _is_sound(self) -> "RubricConfig":
@@ -95,6 +105,16 @@ class Opinion(NamedTuple):
     def as_json(self) -> JsonObject:
         grades = [each._asdict() for each in self.grades]
         return {"judge": self.judge, "num_asked": self.num_asked, "grades": grades}
+
+
+class _Reply(NamedTuple):
+    """The grades of one question to a judge."""
+
+    grades: list[Grade]
+    num_asked: int
+    lasts: bool
+    """Whether the next question like it has the same reply: not where the weights of the judge
+    change while it runs."""
 
 
 class Graded(NamedTuple):
@@ -139,6 +159,8 @@ class RubricJudges:
             for ref in named
         }
         self._kept = alru_cache(maxsize=config.judge_cache_size)(self._ask)
+        path = config.judge_cache_fpath
+        self._file = None if path is None or peers.is_taped else ReplyFile(path)
 
     async def grade(
         self,
@@ -173,13 +195,14 @@ class RubricJudges:
             for number, part in enumerate([*parts, *swapped])
         )
         grades: dict[str, Grade] = {}
-        for number, (own, _) in enumerate(found):
-            for grade in own:
+        for number, reply in enumerate(found):
+            for grade in reply.grades:
                 if number >= len(parts):  # the same pair in the other order
                     before = grades[grade.criterion]
                     grade = before._replace(score=fmean((before.score, 1.0 - grade.score)))
                 grades[grade.criterion] = grade
-        return Opinion(judge, [grades[each.name] for each in criteria], sum(n for _, n in found))
+        num_asked = sum(reply.num_asked for reply in found)
+        return Opinion(judge, [grades[each.name] for each in criteria], num_asked)
 
     def _divide(self, criteria: list[Criterion]) -> list[tuple[Criterion, ...]]:
         """What is asked in one request each."""
@@ -189,35 +212,75 @@ class RubricJudges:
 
     async def _ask_kept(
         self, judge: str, criteria: tuple[Criterion, ...], question: Question, *, is_swapped: bool
-    ) -> tuple[list[Grade], int]:
+    ) -> _Reply:
         prompt = write_prompt(criteria, question, is_swapped=is_swapped)
         answer = question.answer
         # a recording identifies a call by its rollout, so each rollout must make its own calls
         if not self._config.judge_cache_size or self._peers.is_taped:
             return await self._ask(judge, criteria, prompt, answer)
         with shared_question():
-            return await self._kept(judge, criteria, prompt, answer)
+            found = await self._kept(judge, criteria, prompt, answer)
+            if not found.lasts:
+                self._kept.cache_invalidate(judge, criteria, prompt, answer)
+            return found
 
     async def _ask(
         self, judge: str, criteria: tuple[Criterion, ...], prompt: str, answer: str
-    ) -> tuple[list[Grade], int]:
-        """The grades of one request, and how many requests they took."""
+    ) -> _Reply:
+        """The grades of one question: of the file of replies, or by one or two requests."""
         model = self._models[judge]
         params = {"text": schema_of(criteria)} if self._config.judge_structured_output else {}
+        key = await self._key_of(judge, prompt, params)
+        if key and (known := self._find(judge, key)) is not None:
+            return _Reply(read_grades(known, criteria, answer), 0, True)
         messages: list[JsonObject] = [{"role": "user", "content": prompt}]
         said, why = "", ""
         for number in (1, 2):
             _, response = await model.ask(messages, **params)
             said = output_text(response)
             try:
-                return read_grades(said, criteria, answer), number
+                grades = read_grades(said, criteria, answer)
             except ValueError as error:
                 why = str(error)
+            else:
+                lasts = versions_of(response.get("output") or ()) is None
+                if key and lasts:
+                    self._keep(judge, key, said, response)
+                return _Reply(grades, number, lasts)
             messages += [
                 {"role": "assistant", "content": said or "…"},
                 {"role": "user", "content": AGAIN.format(why=why)},
             ]
         raise model.refuse(f"gave no verdict that can be read: {why}", body=said, is_final=True)
+
+    async def _key_of(self, judge: str, prompt: str, params: JsonObject) -> str:
+        """The key of a question in the file of replies; empty without such a file."""
+        if self._file is None:
+            return ""
+        about = await self._peers.describe(judge)
+        if not about.get("model"):
+            what = "does not say which model it is: leave out judge_cache_fpath"
+            raise self._models[judge].refuse(what, is_final=True)
+        model = [about.get(name) for name in ("model", "hosts", "settings")]
+        return digest_question(model, self._config.judge_responses_create_params, params, prompt)
+
+    def _find(self, judge: str, key: str) -> str | None:
+        assert self._file is not None
+        try:
+            return self._file.find(key)
+        except OSError as error:
+            raise self._refuse_file(judge, error) from None
+
+    def _keep(self, judge: str, key: str, said: str, response: JsonObject) -> None:
+        assert self._file is not None
+        try:
+            self._file.add(key, said, judge=judge, model=str(response.get("model") or ""))
+        except OSError as error:
+            raise self._refuse_file(judge, error) from None
+
+    def _refuse_file(self, judge: str, error: OSError) -> VerifyError:
+        why = f"has no file of replies: judge_cache_fpath: {error.strerror}"
+        return self._models[judge].refuse(why, is_final=True)
 
 
 def weigh(criteria: Sequence[Criterion], scores: dict[str, float]) -> float:

@@ -191,13 +191,15 @@ def _object(**properties: JsonObject) -> JsonObject:
 
 class Grade(NamedTuple):
     """A judge's verdict on one criterion. `score` is from 0 to 1; `is_quoted`: the evidence stands
-    in the answer word for word, None without any."""
+    in the answer word for word, None without any. `value` is the score as the judge writes it, true
+    or 4 for example; None for a pair, which is asked twice."""
 
     criterion: str
     score: float
     evidence: str
     reason: str
     is_quoted: bool | None
+    value: bool | float | None = None
 
 
 def read_grades(said: str, criteria: Sequence[Criterion], answer: str) -> list[Grade]:
@@ -223,7 +225,12 @@ def read_grades(said: str, criteria: Sequence[Criterion], answer: str) -> list[G
 def _read_grade(criterion: Criterion, entry: Mapping[str, Any], answer: str) -> Grade:
     evidence, reason = (str(entry.get(name) or "") for name in ("evidence", "reason"))
     is_quoted = " ".join(evidence.split()) in " ".join(answer.split()) if evidence else None
-    return Grade(criterion.name, criterion.read(entry.get("score")), evidence, reason, is_quoted)
+    said = entry.get("score")
+    score = criterion.read(said)
+    value = (
+        None if criterion.kind == "pairwise" else bool(said) if criterion.kind == "binary" else said
+    )
+    return Grade(criterion.name, score, evidence, reason, is_quoted, value)
 
 
 def reply_literally(prompt: str) -> str | None:
