@@ -63,6 +63,16 @@ class Turns:
     gets its response, without a model call. So the agent makes the same turns again up to there,
     with its tool calls in the new session. A tool that answers otherwise makes another request. No
     agent needs code of its own to continue.
+
+    Example:
+
+        class Plans(rk.Agent):
+            async def respond(self, params):
+                turns, asked = self.begin_turns(), rk.input_items(params)
+                plan = await turns.ask({"input": asked}, model="planner", at=0)
+                output = plan["output"]
+                work = await turns.ask({"input": asked + output}, at=len(output))
+                return turns.finish(work, output + work["output"], "stop")
     """
 
     def __init__(self, peers: Peers, model: str, limits: RolloutBounds | None = None) -> None:
