@@ -4,7 +4,7 @@ If the game's server has tools, the model may call them before each of its moves
 """
 
 import time
-from typing import Any
+from functools import cached_property
 
 from pydantic import ConfigDict, Field
 
@@ -40,9 +40,9 @@ class GymnasiumAgentConfig(AgentConfig):
 class GymnasiumAgent(Agent):
     Config = GymnasiumAgentConfig
 
-    def __init__(self, config: GymnasiumAgentConfig, peers: Any, name: str) -> None:
-        super().__init__(config, peers, name)
-        self._tools = ServerTools(peers, self.resources, config.max_tool_output_chars)
+    @cached_property
+    def _tools(self) -> ServerTools:
+        return ServerTools(self.peers, self.resources, self.config.max_tool_output_chars)
 
     async def respond(self, params: JsonObject) -> JsonObject:
         turns, output = self.begin_turns(), list[Item]()

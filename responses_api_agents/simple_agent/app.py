@@ -5,6 +5,7 @@ With a `user_simulator`, a user answers each turn without calls, and ends the co
 """
 
 import time
+from functools import cached_property
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -64,17 +65,22 @@ class SimpleAgent(Agent):
 
     def __init__(self, config: SimpleAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._tools = ServerTools(peers, self.resources, config.max_tool_output_chars)
         # reading a field of a configuration takes several times as long as reading an attribute
         self._turn_limit, self._mcp_servers = config.turn_limit, config.mcp_servers
         self._compaction = config.compaction
-        self._users: UserSimulator | None = None
-        if config.user_simulator is not None:
-            self._users = UserSimulator(config.user_simulator, peers, self.resources)
-        elif self._turn_limit == 1:
+        if config.user_simulator is None and self._turn_limit == 1:
             self.one_call = "always"
-        elif not self._mcp_servers:
+        elif config.user_simulator is None and not self._mcp_servers:
             self.one_call = "without_tools"
+
+    @cached_property
+    def _tools(self) -> ServerTools:
+        return ServerTools(self.peers, self.resources, self.config.max_tool_output_chars)
+
+    @cached_property
+    def _users(self) -> UserSimulator | None:
+        simulator = self.config.user_simulator
+        return simulator and UserSimulator(simulator, self.peers, self.resources)
 
     async def start(self) -> None:
         if self.config.mcp_servers:

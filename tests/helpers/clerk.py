@@ -58,9 +58,7 @@ def _serve_cancel(order: Row, heard: str, done: dict[str, str]) -> Any:
     return "The order will not be sent. Is there anything else?"
 
 
-def _serve_return(
-    order: Row, item: str, heard: str, done: dict[str, str], params: Row
-) -> Any:
+def _serve_return(order: Row, item: str, heard: str, done: dict[str, str], params: Row) -> Any:
     is_careless = _chance(params, order["id"]) < CARELESS
     if "return_item" not in done:
         if not (is_careless or "card" in heard or "voucher" in heard):
