@@ -179,11 +179,12 @@ def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
     those of a simulated user."""
     items = list(items)
     outputs = {id(call): output for call, output in pair_outputs(items)}
-    return [
-        (call, "\n".join(content_texts(outputs.get(id(call), call).get("output"))))
-        for call in list_calls(items)
-        if outputs.get(id(call), call) is not None
-    ]
+    found: list[tuple[Item, str]] = []
+    for call in list_calls(items):
+        output = outputs.get(id(call), call)  # a user's call has its output itself
+        if output is not None:
+            found.append((call, "\n".join(content_texts(output.get("output")))))
+    return found
 
 
 def list_calls(items: Iterable[Item]) -> list[Item]:

@@ -90,6 +90,12 @@ class SimpleAgent(Agent):
 
             self._users.stored = read_stored_users(path)
 
+    def describe(self) -> JsonObject:
+        simulator = self.config.user_simulator
+        played = simulator and simulator.model_server
+        more = {"user_model_server": played.name} if played else {}
+        return {**super().describe(), **more}
+
     async def respond(self, params: JsonObject) -> JsonObject:
         if not self._mcp_servers:
             return await self._respond(params, NO_MCP)

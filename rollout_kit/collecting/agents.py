@@ -93,6 +93,8 @@ async def know_agent(
         "model": _identify(model),
         **generation,
     }
+    if user_model := about.get("user_model_server"):
+        settings["user_model"] = _identify(await peers.describe(user_model))
     plan = AgentPlan(
         resources=resources,
         model_server=model_name,

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from support import config_of
 
 import rollout_kit as rk
 from rollout_kit.api.testing import OVERS, Over, ScriptedModel, call_response, making, mount
+from rollout_kit.collecting.agents import know_agent
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
@@ -335,3 +337,26 @@ def test_a_file_without_users_cannot_be_replayed(tmp_path: Path) -> None:
     replay = {"policy": "replayed", "replay_fpath": str(tmp_path / "none.jsonl")}
     with pytest.raises(ConfigError, match="no rollout in it has a user"):
         talk(["Hm."], replay)
+
+
+def test_the_settings_of_a_run_name_the_model_that_plays_the_user(tmp_path: Path) -> None:
+    simulator = {"policy": "model", "model_server": {"name": "user_model"}}
+
+    async def collect(name: str) -> JsonObject:
+        class Played(ScriptedModel):
+            def generation_settings(self) -> JsonObject:
+                return {"temperature": name}
+
+        servers = {
+            "policy_model": lambda peers, name: ScriptedModel([]),
+            "user_model": lambda peers, name: Played(["###STOP###"], peers, name),
+            "lamp": making(Lamp),
+            "agent": making(SimpleAgent, **WIRING, user_simulator=simulator),
+        }
+        async with mount(servers) as peers:
+            config = config_of(tmp_path).command
+            known = await know_agent(peers, "agent", {}, config)
+            return {**known.settings[""], "fingerprint": known.plan.settings}
+
+    one, two = (asyncio.run(collect(name)) for name in ("warm", "cold"))
+    assert one["user_model"] != two["user_model"] and one["fingerprint"] != two["fingerprint"]

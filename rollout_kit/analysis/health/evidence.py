@@ -50,6 +50,10 @@ def has_call(value: Any) -> bool:
     return isinstance(value, dict) and (value.get("type") in CALLS or bool(value.get("tool_calls")))
 
 
+USER = "user"
+"""Who was asked where a model plays the user: its tokens are none of the response."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedTurn:
     """One turn of the agent."""
@@ -166,6 +170,7 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
     calls = [
         _call_of(number, call, items[slice(*pieces[number])] if number in pieces else None)
         for number, call in enumerate(asked)
+        if call.by != USER
     ]
     if calls and (state := response.get("status")) in FAILED:
         calls[-1] = replace(calls[-1], state=state)
@@ -174,7 +179,7 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
     return Evidence(
         task,
         index,
-        turns=turns if len(pieces) == sum(not call.chain for call in asked) else None,
+        turns=turns if len(pieces) == sum(_is_main(call) for call in asked) else None,
         calls=calls,
         is_observed=True,
         of_turns=bound,
@@ -198,11 +203,17 @@ def _divide(
         if call.chain or call.to is None:
             continue
         if begin <= call.to <= len(items):
-            pieces[number] = begin, call.to
+            if _is_main(call):
+                pieces[number] = begin, call.to
             begin = call.to
         else:
             contradictions.append({"kind": "turn_outside_output", "turn": number + 1})
     return pieces, contradictions
+
+
+def _is_main(call: ModelCall) -> bool:
+    """Whether it is a turn of the policy in the main conversation."""
+    return not call.chain and call.by != USER
 
 
 def _turn_of(number: int, items: Iterable[Any]) -> ObservedTurn:

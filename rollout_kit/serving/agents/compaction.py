@@ -96,6 +96,8 @@ class Transcript:
         if used <= config.above_tokens or len(self._starts) <= config.keep_turns:
             return
         cut, until = self._starts[-config.keep_turns]
+        if _size(self.shown[:cut]) < WORTH * _size(self.shown):
+            return
         if config.how == "summary":
             kept = await self._summarize(config, turns, request, asked, cut)
         else:
