@@ -10,6 +10,7 @@ from typing import Any
 from ...responses import as_object, is_count
 from ...trajectory import ModelCall, read_turns
 from ...types import JsonObject
+from .users import UserRecord
 
 FAILED = frozenset({"failed", "error", "cancelled"})
 """States of a response that did not come to its end."""
@@ -142,6 +143,8 @@ class Evidence:
     output: int | None = None
     """Tokens of the whole response."""
     stage: int | str | None = None
+    user: UserRecord | None = None
+    """The simulated user, if the line has one."""
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -162,10 +165,12 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
     items = response.get("output")
     items = items if isinstance(items, list) else []
     input, output = read_usage(response)
+    user = UserRecord.of(row, items)
     asked = read_turns(as_object(row.get("rollout")).get("turns"))
     if not asked:
         whole = _turn_of(1, items)
-        return Evidence(task, index, turns=[whole], is_observed=True, input=input, output=output)
+        known = {"is_observed": True, "input": input, "output": output, "user": user}
+        return Evidence(task, index, turns=[whole], **known)
     pieces, contradictions = _divide(items, asked)
     calls = [
         _call_of(number, call, items[slice(*pieces[number])] if number in pieces else None)
@@ -188,6 +193,7 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
         is_whole=not any(call.chain for call in asked),
         input=input,
         output=output,
+        user=user,
     )
 
 
