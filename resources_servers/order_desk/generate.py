@@ -78,7 +78,6 @@ def _order(chance: random.Random, id: str, email: str, items: list[str], status:
 
 
 def _user(kind: str, persona: str, email: str, item: str, refund: str) -> Row:
-    wish = "return" if kind == "return" else "cancel"
     goals = {
         "cancel": f"Have the order with the {item} cancelled.",
         "return": f"Return the {item} and get the refund as: {refund}.",
@@ -98,6 +97,19 @@ def _user(kind: str, persona: str, email: str, item: str, refund: str) -> Row:
             f"The {item} is not what I wanted. I want to return it.",
         ],
     }
+    return {
+        "goal": goals[kind],
+        "persona": persona,
+        "openings": openings["return" if kind == "return" else "cancel"],
+        "knows": _facts(kind, email, item, refund),
+        "stops": ["anything else", "cannot be cancelled"],
+        "patience": [2, 4],
+        "volunteers": 0.25,
+    }
+
+
+def _facts(kind: str, email: str, item: str, refund: str) -> list[Row]:
+    """What the customer knows, and says or does when it is asked."""
     knows = [
         {"about": "email", "says": f"My address is {email}.", "asked": ["email", "e-mail"]},
         {
@@ -134,15 +146,7 @@ def _user(kind: str, persona: str, email: str, item: str, refund: str) -> Row:
                 "does": {"tool": "read_code"},
             }
         )
-    return {
-        "goal": goals[kind],
-        "persona": persona,
-        "openings": openings[wish],
-        "knows": knows,
-        "stops": ["anything else", "cannot be cancelled"],
-        "patience": [2, 4],
-        "volunteers": 0.25,
-    }
+    return knows
 
 
 def _text(role: str, text: str, calls: list[Row] | None = None) -> Row:
