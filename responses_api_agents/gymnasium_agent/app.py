@@ -55,7 +55,7 @@ class GymnasiumAgent(Agent):
         finish_reason, move = "max_steps", list[Item]()
         response: JsonObject = {}
         for _ in range(self.config.max_steps):
-            if turns.find_limit():
+            if response and turns.find_limit():
                 finish_reason = OVER_LIMIT
                 break
             response = await turns.ask({**request, "input": asked + output})

@@ -94,7 +94,7 @@ class SimpleAgent(Agent):
         simulator = self.config.user_simulator
         played = simulator and simulator.model_server
         more = {"user_model_server": played.name} if played else {}
-        return {**super().describe(), **more}
+        return {**super().describe(), "plays_users": simulator is not None, **more}
 
     async def respond(self, params: JsonObject) -> JsonObject:
         if not self._mcp_servers:
@@ -111,7 +111,7 @@ class SimpleAgent(Agent):
         finish_reason, asked = "max_steps", input_items(params)
         response: JsonObject = {}
         for _ in range(self._turn_limit):
-            if turns.find_limit():
+            if response and turns.find_limit():
                 finish_reason = OVER_LIMIT
                 break
             response = await talk.ask(turns, request, asked, response)

@@ -246,6 +246,7 @@ def test_turns_of_both_models_are_taken_from_storage() -> None:
         None,
         "user_model",
     }
+    assert {turn["by"] for turn in stored if "model_server" in turn} == {"user"}
     rest = [policy[len([turn for turn in stored if "model_server" not in turn]) :]]
     told = len([turn for turn in stored if "model_server" in turn])
     second, stats, played = talk(
@@ -360,3 +361,22 @@ def test_the_settings_of_a_run_name_the_model_that_plays_the_user(tmp_path: Path
 
     one, two = (asyncio.run(collect(name)) for name in ("warm", "cold"))
     assert one["user_model"] != two["user_model"] and one["fingerprint"] != two["fingerprint"]
+
+
+def test_an_agent_without_a_user_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    row = {"responses_create_params": {"input": []}, "user": USER}
+
+    async def main() -> Any:
+        return await rk.collect([row], model=lambda params: "Hm.", environment=Lamp)
+
+    with pytest.raises(ConfigError, match="the tasks of Lamp have a user: set user_simulator"):
+        asyncio.run(main())
+
+
+def test_a_limit_that_the_user_reaches_leaves_the_policy_one_turn() -> None:
+    user = {**USER, "openings": []}
+    response, stats, _ = talk(
+        ["Hm?"], PLAYED, user=user, user_model=["Hi.", "Oh."], rollout_limits={"calls": 1}
+    )
+    assert stats["finish_reason"] == "rollout_limit" and stats["num_turns"] == 1
+    assert response["id"] and response["status"] == "incomplete"

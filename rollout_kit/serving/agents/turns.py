@@ -31,7 +31,8 @@ OVER_LIMIT = "rollout_limit"
 
 
 class RolloutBounds(BaseModel):
-    """Limits of one rollout, over all of its model calls. They are checked before each call."""
+    """Limits of one rollout, over all of its model calls. They are checked before each turn
+    of the policy but the first."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -147,6 +148,8 @@ class Turns:
             turn = {"response": response, **self._costs}
             if model != self._model:
                 turn["model_server"] = model
+            if by != "policy":
+                turn["by"] = by
             self._unstored.append((asked, turn))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long

@@ -21,7 +21,6 @@ from ...responses import (
     function_call_output,
     function_calls,
     message_item,
-    without_provider_data,
 )
 from ...session import current_session
 from ...trajectory import without_tokens
@@ -191,11 +190,7 @@ class UserTalk:
             self.ended = USER_STOP
             return None
         text, calls = self.stored[self.num_turns]
-        done = [
-            await self._act(UserAction(tool=call["name"], arguments=arguments_of(call)))
-            for call in calls
-        ]
-        return self._say(text, done)
+        return self._say(text, [await self._call(call) for call in calls])
 
     async def _ask_model(self, at: int) -> JsonObject | None:
         """The message of the model that plays the user, after the calls of its tools."""
@@ -215,7 +210,7 @@ class UserTalk:
             calls = function_calls(response["output"])
             if not calls:
                 return self._end_or_say(assistant_text(response["output"]), done, model)
-            self._heard += without_tokens(without_provider_data(response)["output"])
+            self._heard += without_tokens(response["output"])
             for call in calls:
                 done.append(await self._call(call))
                 self._heard.append(

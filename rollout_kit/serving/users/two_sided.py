@@ -84,6 +84,9 @@ class TwoSidedServer(ResourcesServer):
         """The state of this session."""
         return self.state.world
 
+    def describe(self) -> JsonObject:
+        return {**super().describe(), "has_users": True}
+
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
         wanted = self._verify_request or UserRequest
         row = wanted.model_validate({"response": {}, **body})
