@@ -18,7 +18,7 @@ from rollout_kit.responses import (
 )
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
 from rollout_kit.serving.agents.tool_calls import ServerTools, callable_names
-from rollout_kit.serving.agents.turns import OVER_LIMIT
+from rollout_kit.serving.agents.turns import OVER_LIMIT, RolloutBounds
 from rollout_kit.serving.gymnasium import observation_item
 from rollout_kit.serving.service import ServerRef
 from rollout_kit.types import JsonObject
@@ -34,6 +34,11 @@ class GymnasiumAgentConfig(AgentConfig):
     max_steps: int = Field(10, ge=1, description="Most turns of the policy in one game.")
     max_tool_output_chars: int = Field(
         100_000, ge=1, description="Longer tool outputs are cut, and say so."
+    )
+    rollout_limits: RolloutBounds | None = Field(
+        None,
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
+        " incomplete, with reason rollout_limit, and is verified.",
     )
 
 

@@ -14,7 +14,7 @@ from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving.agent import Agent, AgentConfig
 from rollout_kit.serving.agents.compaction import CompactionConfig, Transcript
 from rollout_kit.serving.agents.tool_calls import ServerTools, callable_names
-from rollout_kit.serving.agents.turns import OVER_LIMIT
+from rollout_kit.serving.agents.turns import OVER_LIMIT, RolloutBounds
 from rollout_kit.serving.agents.user_simulator import (
     UserSimulator,
     UserSimulatorConfig,
@@ -53,6 +53,11 @@ class SimpleAgentConfig(AgentConfig):
     )
     compaction: CompactionConfig | None = Field(
         None, description="When a long conversation is shortened, and how; by default never."
+    )
+    rollout_limits: RolloutBounds | None = Field(
+        None,
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
+        " incomplete, with reason rollout_limit, and is verified.",
     )
 
     @property

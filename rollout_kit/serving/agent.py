@@ -18,7 +18,6 @@ from ..responses import without_provider_data
 from ..session import Session, current_session, entered
 from ..time_limit import within
 from ..types import JsonObject
-from .agents.turns import RolloutBounds
 from .agents.turns import Turns as Turns
 from .endpoints.events import response_events
 from .service import ServerConfig, ServerRef, Service, post
@@ -42,11 +41,6 @@ class AgentConfig(ServerConfig):
         None, description="The resources server, with the tools and the verifier."
     )
     model_server: ServerRef | None = Field(None, description="The model server.")
-    rollout_limits: RolloutBounds | None = Field(
-        None,
-        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
-        " incomplete, with reason rollout_limit, and is verified.",
-    )
 
 
 OneCall = Literal["always", "without_tools", ""]
@@ -139,7 +133,7 @@ class Agent(Service):
         return EventStream.of(response_events(answer)) if wants_stream else answer
 
     def begin_turns(self) -> Turns:
-        """The turns of a new rollout, within its `rollout_limits`."""
+        """The turns of a new rollout, within the `rollout_limits` of a Config that has them."""
         return Turns(self.peers, self.model, self.config.get("rollout_limits"))
 
     @post("/aggregate_metrics")
