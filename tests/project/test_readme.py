@@ -214,7 +214,7 @@ def test_verdicts_later(whole_walk: Walk) -> None:
 
 @pytest.mark.documents
 def test_the_recipe_over_the_output(whole_walk: Walk) -> None:
-    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", whole_walk.after("jq "))
+    assert re.fullmatch(r"Avg tokens/sample: [\d.]+\n", whole_walk.after("jq '.usage"))
 
 
 def test_every_command_is_run_or_says_why_not() -> None:

@@ -16,7 +16,7 @@ from rollout_kit.serving import registry
 from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.agents.compaction import SUMMARY_PROMPT
 from rollout_kit.serving.resources_server import ResourcesServer, tool
-from rollout_kit.session import Session, entered
+from rollout_kit.session import Session, TurnLog, entered
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.trajectory import read_turns, sequences
 from rollout_kit.types import JsonObject, VerifyRequest, VerifyResponse
@@ -216,6 +216,23 @@ def test_a_limit_of_dollars_needs_prices() -> None:
 
     with pytest.raises(ModelError, match=r"rollout_limits\.cost_usd: the model server"):
         respond(Unpriced(reads(3)), Session(), rollout_limits={"cost_usd": 1.0})
+
+
+def test_turns_that_were_stored_count_for_the_limits() -> None:
+    stored: list[JsonObject] = []
+
+    async def report(turn: JsonObject) -> None:
+        stored.append({**turn, "cost_usd": 0.5})
+
+    first = Session()
+    first.turn_log = TurnLog([], report)
+    respond(ScriptedModel(reads(8)), first)
+    assert len(stored) >= 3
+    again = Session()
+    again.turn_log = TurnLog(stored[:3], report)
+    respond(ScriptedModel([]), again, rollout_limits={"cost_usd": 1.2})
+    assert again.stats["resumed_turns"] == 3 == again.stats["num_turns"]
+    assert again.stats["finish_reason"] == "rollout_limit"
 
 
 class Planning(Agent):

@@ -104,7 +104,7 @@ class Turns:
             name = turn["request"]
             if (server := turn.get("model_server")) is not None:
                 name = f"{server} {name}"
-            self._stored.setdefault(name, []).append(turn["response"])
+            self._stored.setdefault(name, []).append(turn)
         self._unstored: list[tuple[SplitRequest | bytes, JsonObject]] = []
         """Requests, and their turns."""
         self._writers = {model: RequestWriter()}
@@ -132,12 +132,8 @@ class Turns:
         whom = _Asked(model, by, chain, self._find_place(request, at), self.tool_s)
         asked = writer.write(request)
         if self._stored and (known := self._find_stored(asked, model)):
-            self._num_resumed += 1
-            self._usages.append(known[0].get("usage"))
-            self._calls.append(_call_of(known[0], by=by, chain=chain))
-            self._asked.append(whom)
             self._keep_session()
-            return known.pop(0)
+            return self._resume(known.pop(0), whom)
         if self._unstored:
             await self._store()
         response = await self._ask_model(asked, whom)
@@ -153,6 +149,19 @@ class Turns:
             self._unstored.append((asked, turn))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
+        return response
+
+    def _resume(self, turn: JsonObject, whom: _Asked) -> JsonObject:
+        """The response of a stored turn, which counts as one of this rollout."""
+        response, usd = turn["response"], turn.get("cost_usd")
+        self._num_resumed += 1
+        self._usages.append(response.get("usage"))
+        self._calls.append(_call_of(response, by=whom.by, chain=whom.chain))
+        self._asked.append(whom)
+        if usd is None:
+            self._unpriced_before -= 1
+        else:
+            self._usd_before -= usd
         return response
 
     def find_limit(self) -> str:
@@ -188,7 +197,7 @@ class Turns:
         return len(items) - self._first
 
     def _find_stored(self, asked: SplitRequest | bytes, model: str) -> list[JsonObject] | None:
-        """The stored responses of a model to a request."""
+        """The stored turns of a model that answer a request."""
         if model != self._model:
             return self._stored.get(f"{model} {self._digests.of(asked)}")
         known = self._stored.get(self._digests.of(asked))
