@@ -9,6 +9,7 @@ from ...errors import TaskError
 from ...session import current_session, seed_of
 from ...types import JsonObject, SeedSessionResponse
 from ..resources_server import ResourcesServer, Reverify
+from ..rollout_verdicts import splice_metadata
 from ..service import get
 from ..tools import USER_SIDE
 from .profile import UserProfile, UserRequest
@@ -89,7 +90,7 @@ class TwoSidedServer(ResourcesServer):
 
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
         wanted = self._verify_request or UserRequest
-        row = wanted.model_validate({"response": {}, **body})
+        row = wanted.model_validate(splice_metadata({"response": {}, **body}, wanted))
         profile = getattr(row, "user", None)
         if not isinstance(profile, UserProfile):
             raise TaskError(
