@@ -30,6 +30,7 @@ _HOMES = {
     "serving.sandbox.limits": "SandboxError SandboxLimits SandboxRun",
     "serving.sandbox.sandbox": "Sandbox",
     "serving.agent": "Agent AgentConfig",
+    "serving.agents.turns": "Turns",
     "serving.gymnasium": "Game GameRequest GymnasiumServer Step",
     "serving.judge": "Evaluation Judge JudgeConfig",
     "serving.judges.panel": "Graded RubricConfig RubricJudges",
@@ -39,6 +40,8 @@ _HOMES = {
     "serving.resources_server": "ResourcesServer ResourcesServerConfig Reverify",
     "serving.tools": "tool",
     "serving.transport.retry": "RetryPolicy",
+    "serving.users.profile": "UserProfile UserRequest",
+    "serving.users.two_sided": "TwoSidedServer user_tool",
     "serving.verify_workers": "VerifyWorkersConfig",
     "store.journal": "OutcomeSink",
     "types": "Failure Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
         reasoning_item,
     )
     from .serving.agent import Agent, AgentConfig
+    from .serving.agents.turns import Turns
     from .serving.gymnasium import Game, GameRequest, GymnasiumServer, Step
     from .serving.judge import Evaluation, Judge, JudgeConfig
     from .serving.judges.panel import Graded, RubricConfig, RubricJudges
@@ -100,6 +104,8 @@ if TYPE_CHECKING:
     from .serving.sandbox.sandbox import Sandbox
     from .serving.tools import tool
     from .serving.transport.retry import RetryPolicy
+    from .serving.users.profile import UserProfile, UserRequest
+    from .serving.users.two_sided import TwoSidedServer, user_tool
     from .serving.verify_workers import VerifyWorkersConfig
     from .serving.workers.pool import WorkerPool
     from .store.journal import OutcomeSink

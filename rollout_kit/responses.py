@@ -49,6 +49,10 @@ CUT_OFF, FILTERED = "max_output_tokens", "content_filter"
 """Values of `incomplete_details.reason` in the Responses API; others are finish reasons that an
 endpoint made up."""
 
+USER_CALLS = "user_calls"
+"""Field of a user's message: the calls of the user's own tools before it, each an object with
+`name`, `arguments` and `output`."""
+
 OPAQUE = frozenset({PROVIDER_DATA, ENCRYPTED})
 
 WHOLE_NUMBER = re.compile(r"\d{1,16}(\.0*)?", re.ASCII)
@@ -171,12 +175,27 @@ def pair_outputs(items: Iterable[Item]) -> list[tuple[Item, Item | None]]:
 
 
 def pair_calls(items: Iterable[Item]) -> list[tuple[Item, str]]:
-    """The function calls that were executed, in order, each with its output text."""
-    return [
-        (call, "\n".join(content_texts(output.get("output"))))
-        for call, output in pair_outputs(items)
-        if output is not None
-    ]
+    """The calls that were executed, in order, each with its output text: those of the policy, and
+    those of a simulated user."""
+    items = list(items)
+    outputs = {id(call): output for call, output in pair_outputs(items)}
+    found: list[tuple[Item, str]] = []
+    for call in list_calls(items):
+        output = outputs.get(id(call), call)  # a user's call has its output itself
+        if output is not None:
+            found.append((call, "\n".join(content_texts(output.get("output")))))
+    return found
+
+
+def list_calls(items: Iterable[Item]) -> list[Item]:
+    """The calls of the policy, executed or not, and those of a simulated user, in order."""
+    found: list[Item] = []
+    for item in items:
+        if item.get("type") == "function_call":
+            found.append(item)
+        elif item.get("role") == "user" and isinstance(calls := item.get(USER_CALLS), list):
+            found += [call for call in calls if isinstance(call, dict)]
+    return found
 
 
 def find_offered_tools(params: Mapping[str, Any], response: Mapping[str, Any]) -> list[Item]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import repeat
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -263,6 +264,12 @@ class Session:
 def _digest(run: str) -> str:
     """Eight digits that stand for a run, which all of its sessions name."""
     return f"{crc32(run.encode()):08x}"
+
+
+def seed_of(session: Session) -> int:
+    """A number that the rollout of a session determines: the task and the repeat."""
+    digest = blake2b(f"{session.rollout or session.id}".encode(), digest_size=4)
+    return int.from_bytes(digest.digest())
 
 
 _current: ContextVar[Session | None] = ContextVar("session", default=None)

@@ -251,7 +251,7 @@ def compare(folder: Path) -> list[tuple[str, str]]:
     different = [(one, other) for one, other in pairs if one != other]
     issues = json.loads((folder / SUMMARY).read_text())["run"]["issues"]
     for name, own in health.as_json(0)["checks"].items():
-        if own["findings"] != issues[name]:
+        if own["findings"] != issues.get(name, 0):
             different.append((f"{name}: {issues[name]}", f"{name}: {own['findings']}"))
     return different
 

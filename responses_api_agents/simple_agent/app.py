@@ -1,17 +1,25 @@
 """The tool-calling agent: ask the model and run the tools that it calls, until it calls none.
 
 The loop ends after a turn without calls, at an incomplete response, or after `max_steps` turns.
+With a `user_simulator`, a user answers each turn without calls, and ends the conversation.
 """
 
-import asyncio
 import time
+from functools import cached_property
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit.errors import PeerError, RolloutError
-from rollout_kit.responses import function_call_output, function_calls, input_items
-from rollout_kit.serving.agent import Agent, AgentConfig, Turns
+from rollout_kit.responses import function_calls, input_items
+from rollout_kit.serving.agent import Agent, AgentConfig
+from rollout_kit.serving.agents.compaction import CompactionConfig, Transcript
+from rollout_kit.serving.agents.tool_calls import ServerTools, callable_names
+from rollout_kit.serving.agents.turns import OVER_LIMIT, RolloutBounds
+from rollout_kit.serving.agents.user_simulator import (
+    UserSimulator,
+    UserSimulatorConfig,
+    UserTalk,
+)
 from rollout_kit.serving.protocols.mcp_tools import (
     NO_MCP,
     McpServer,
@@ -20,7 +28,7 @@ from rollout_kit.serving.protocols.mcp_tools import (
     connected,
 )
 from rollout_kit.serving.service import ServerRef
-from rollout_kit.serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
+from rollout_kit.session import current_session
 from rollout_kit.types import JsonObject
 
 
@@ -40,6 +48,17 @@ class SimpleAgentConfig(AgentConfig):
     max_tool_output_chars: int = Field(
         100_000, ge=1, description="Longer tool outputs are cut, and say so."
     )
+    user_simulator: UserSimulatorConfig | None = Field(
+        None, description="Who plays the user of the task, if the resources server has users."
+    )
+    compaction: CompactionConfig | None = Field(
+        None, description="When a long conversation is shortened, and how; by default never."
+    )
+    rollout_limits: RolloutBounds | None = Field(
+        None,
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
+        " incomplete, with reason rollout_limit, and is verified.",
+    )
 
     @property
     def turn_limit(self) -> int:
@@ -51,17 +70,36 @@ class SimpleAgent(Agent):
 
     def __init__(self, config: SimpleAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._server_tools: list[JsonObject] | None = None
         # reading a field of a configuration takes several times as long as reading an attribute
         self._turn_limit, self._mcp_servers = config.turn_limit, config.mcp_servers
-        if self._turn_limit == 1:
+        self._compaction = config.compaction
+        if config.user_simulator is None and self._turn_limit == 1:
             self.one_call = "always"
-        elif not self._mcp_servers:
+        elif config.user_simulator is None and not self._mcp_servers:
             self.one_call = "without_tools"
+
+    @cached_property
+    def _tools(self) -> ServerTools:
+        return ServerTools(self.peers, self.resources, self.config.max_tool_output_chars)
+
+    @cached_property
+    def _users(self) -> UserSimulator | None:
+        simulator = self.config.user_simulator
+        return simulator and UserSimulator(simulator, self.peers, self.resources)
 
     async def start(self) -> None:
         if self.config.mcp_servers:
             check_sdk(self.name)
+        if self._users is not None and (path := self.config.user_simulator.replay_fpath):
+            from .stored_users import read_stored_users  # imports the reader of stored rollouts
+
+            self._users.stored = read_stored_users(path)
+
+    def describe(self) -> JsonObject:
+        simulator = self.config.user_simulator
+        played = simulator and simulator.model_server
+        more = {"user_model_server": played.name} if played else {}
+        return {**super().describe(), "plays_users": simulator is not None, **more}
 
     async def respond(self, params: JsonObject) -> JsonObject:
         if not self._mcp_servers:
@@ -70,72 +108,61 @@ class SimpleAgent(Agent):
             return await self._respond(params, mcp)
 
     async def _respond(self, params: JsonObject, mcp: McpTools) -> JsonObject:
-        if (offered := self._server_tools) is None:
-            offered = self._server_tools = await self._offered_tools()
-        request = dict(params)
-        own = request.pop("tools", offered)
-        names = _callable_names([*offered, *own]) if own else set()
-        if mcp.offered:
-            own = [tool for tool in own if tool.get("name") not in mcp.offered] + mcp.schemas
-            names |= mcp.offered.keys()
-        if own:
-            request["tools"] = own
-        asked = input_items(params)
-        output: list[JsonObject] = []
-        turns, finish_reason = Turns(self.peers, self.model), "max_steps"
+        turns, talk = self.begin_turns(), Transcript(self._compaction)
+        user = await self._users.join(turns) if self._users is not None else None
+        request, names = await self._offer(params, mcp, user)
+        if user is not None:
+            talk.add([await user.open()])
+        finish_reason, asked = "max_steps", input_items(params)
         response: JsonObject = {}
         for _ in range(self._turn_limit):
-            response = await turns.ask({**request, "input": asked + output})
+            if response and turns.find_limit():
+                finish_reason = OVER_LIMIT
+                break
+            response = await talk.ask(turns, request, asked, response)
             answered = time.perf_counter()
-            output += response["output"]
             calls = function_calls(response["output"])
             if incomplete := response.get("incomplete_details"):
                 finish_reason = incomplete.get("reason") or "incomplete"
                 break
-            if not calls:
+            if calls:
+                talk.add(await self._tools.call_all(calls, names, mcp))
+                turns.num_calls += len(calls)
+                turns.tool_s += time.perf_counter() - answered
+            elif user is None:
                 finish_reason = "stop"
                 break
-            said = [self._call(call, names, mcp) for call in calls]
-            output += [await said[0]] if len(said) == 1 else await asyncio.gather(*said)
-            turns.num_calls += len(calls)
-            turns.tool_s += time.perf_counter() - answered
-        return turns.finish(response, output, finish_reason)
-
-    async def _offered_tools(self) -> list[JsonObject]:
-        """The resources server's tools; none if a foreign server has no /tools."""
-        try:
-            return await self.peers.call(self.resources, "/tools", None, list)
-        except PeerError as error:
-            if error.retryable:
-                raise
-            return []
-        except RolloutError:
-            return []
-
-    async def _call(self, call: JsonObject, names: set[str], mcp: McpTools) -> JsonObject:
-        """One tool call's output item. An error of the tool becomes text for the model."""
-        name, call_id = str(call.get("name")), str(call.get("call_id"))
-        if name not in names:
-            known = ", ".join(sorted(names)) or "none"
-            return function_call_output(call_id, f"{NO_TOOL} '{name}'; there are: {known}")
-        try:
-            if name in mcp.offered:
-                text = await mcp.call(name, arguments_of(call))
             else:
-                text = await self.peers.call(self.resources, f"/{name}", arguments_of(call), str)
-        except RolloutError as error:
-            if (text := refusal_text(error)) is None:
-                raise
-        return function_call_output(call_id, self._cut(text))
+                talk.add(await user.answer(response["output"], len(talk.output)))
+                if user.ended:
+                    finish_reason = user.ended
+                    break
+        found = turns.finish(response, talk.output, finish_reason)
+        _report(talk, user)
+        return found
 
-    def _cut(self, text: str) -> str:
-        limit = self.config.max_tool_output_chars
-        return (
-            text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
-        )
+    async def _offer(
+        self, params: JsonObject, mcp: McpTools, user: UserTalk | None
+    ) -> tuple[JsonObject, set[str]]:
+        """The request without its items, and the names of the tools that the policy may call."""
+        offered = await self._tools.list_offered()
+        request = dict(params)
+        own = request.pop("tools", offered)
+        names = callable_names([*offered, *own]) if own else set()
+        if mcp.offered:
+            own = [tool for tool in own if tool.get("name") not in mcp.offered] + mcp.schemas
+            names |= mcp.offered.keys()
+        if user is not None:
+            names -= user.tool_names
+        if own:
+            request["tools"] = own
+        return request, names
 
 
-def _callable_names(tools: list[JsonObject]) -> set[str]:
-    """Names of tools that the policy may call; routes of servers are left out."""
-    names = {str(tool.get("name")) for tool in tools if tool.get("type") == "function"}
-    return {name for name in names if is_callable(name)}
+def _report(talk: Transcript, user: UserTalk | None) -> None:
+    """Say in the line who the user was, and what the policy did not read."""
+    session = current_session()
+    if session is not None and user is not None:
+        session.stats["user"] = user.report()
+    if session is not None and talk.compactions:
+        session.stats["compactions"] = talk.compactions

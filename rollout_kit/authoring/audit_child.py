@@ -16,7 +16,7 @@ from time import perf_counter
 import orjson
 
 from ..errors import RolloutError
-from ..responses import function_calls
+from ..responses import list_calls
 from ..serving import registry
 from ..serving.agent import open_session
 from ..serving.rollout_verdicts import finite_reward
@@ -110,7 +110,7 @@ class _Run:
                 async with open_session(self.peers, self.name):
                     await self._call("/seed_session", row)
                     await asyncio.sleep(0)  # sessions at the same time take turns
-                    for call in function_calls(response["output"]) if self.has_state else ():
+                    for call in list_calls(response["output"]) if self.has_state else ():
                         await self._tool(call)
                         await asyncio.sleep(0)
                     request, began = {**row, "response": response}, perf_counter()

@@ -20,7 +20,7 @@ from ..config.keys import InspectConfig
 from ..config.load import Program, load
 from ..errors import ConfigError, RolloutError, how_to_install
 from ..reading import iterate_lines, open_file
-from ..responses import function_calls, make_response, message_item
+from ..responses import list_calls, make_response, message_item
 from ..serving import registry
 from ..serving.judges.rubric import reply_literally
 from ..serving.resources_server import ResourcesServer
@@ -108,7 +108,7 @@ def compute_verdicts(
         async with mount({**make_judges(server), name: make_trusting(server)}, over) as peers:
             replays = (await peers.describe(name))["reverify"] == "replay"
             for row, response in pairs:
-                calls = function_calls(response["output"]) if replays else []
+                calls = list_calls(response["output"]) if replays else []
                 _, verdict = await _play_session(peers, name, row, response, calls)
                 found.append(_without_measured(server, verdict))
         return found
@@ -140,12 +140,12 @@ def _without_measured(server: type[Service], verdict: JsonObject) -> JsonObject:
 def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> CheckResult:
     """Sessions at the same time get the replies and verdicts that they get one by one."""
     server = registry.load("resources_servers", name)
-    tools = getattr(server, "tools", {})
+    tools = {*getattr(server, "tools", ()), *getattr(server, "user_tools", ())}
 
     async def play(*, at_once: bool) -> list[tuple[list[str], JsonObject]]:
         async with mount({**make_judges(server), name: make_trusting(server)}) as peers:
             calls = [
-                [each for each in function_calls(response["output"]) if each["name"] in tools]
+                [each for each in list_calls(response["output"]) if each["name"] in tools]
                 for _, response in pairs
             ]
             sessions = [

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from ..serving.service import Service
 
-HANDLERS = frozenset(["seed_session", "verify", "verify_group", "close_session", "new_game"])
+HANDLERS = frozenset(
+    ["seed_session", "verify", "verify_group", "close_session", "new_game", "new_world"]
+)
 """Methods that a request calls, besides those with one of these DECORATORS."""
 
 DECORATORS = frozenset(("tool", "get", "post"))

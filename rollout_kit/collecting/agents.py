@@ -83,6 +83,11 @@ async def know_agent(
     model_name, resources = about.get("model_server"), about.get("resources_server")
     model = await peers.describe(model_name) if model_name else {}
     verifier = await peers.describe(resources) if resources else {}
+    if verifier.get("has_users") and about.get("plays_users") is False:
+        raise ConfigError(
+            f"{name}: the tasks of {resources} have a user: set user_simulator on this agent, for"
+            " example {policy: scripted}; nothing was sent"
+        )
     own = {
         key: value
         for key, value in about.get("settings", {}).items()
@@ -93,6 +98,8 @@ async def know_agent(
         "model": _identify(model),
         **generation,
     }
+    if user_model := about.get("user_model_server"):
+        settings["user_model"] = _identify(await peers.describe(user_model))
     plan = AgentPlan(
         resources=resources,
         model_server=model_name,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..responses import (
+    USER_CALLS,
     Item,
     as_object,
     function_call_item,
@@ -115,7 +116,9 @@ def add_step(step: Mapping[str, Any], items: list[Item]) -> JsonObject:
         role = step["source"]
         if role not in ("system", "user"):
             raise TypeError(f"source {role!r}")
-        items.append({"type": "message", "role": role, "content": content})
+        calls = as_object(step.get("extra")).get(USER_CALLS)
+        more = {USER_CALLS: calls} if isinstance(calls, list) else {}
+        items.append({"type": "message", "role": role, "content": content, **more})
     else:
         if thought := step.get("reasoning_content"):
             items.append(reasoning_item(str(thought)))

@@ -11,6 +11,7 @@ import orjson
 
 from .._version import __version__
 from ..responses import (
+    USER_CALLS,
     Item,
     as_object,
     content_texts,
@@ -124,6 +125,8 @@ def _told(item: Item) -> JsonObject:
         raise Damaged(f"its input has an item of type {kind!r} and role {role!r}")
     source = {"developer": "system", "assistant": "agent"}.get(role, role)
     step = {"step_id": 0, "source": source, "message": _content(item.get("content"))}
+    if calls := item.get(USER_CALLS):
+        step["extra"] = {USER_CALLS: calls}
     if role == "assistant":  # an earlier answer, which nobody sampled here
         step["llm_call_count"] = 0
     return step
@@ -131,7 +134,7 @@ def _told(item: Item) -> JsonObject:
 
 def _answers(items: list[Item], calls: list[ModelCall]) -> Iterator[JsonObject]:
     """The steps of the output: a new one begins with each turn, and with each user's message."""
-    ends = {call.to: call for call in calls if call.to is not None}
+    ends = {call.to: call for call in calls if call.to is not None and call.by != "user"}
     step: JsonObject | None = None
     sequence: list[int] = []
     for at, item in enumerate(items):

@@ -6,18 +6,18 @@ The protocol is Gymnasium's, in text: observation, action, reward, and whether t
 another game in each of its rollouts, which has the same seed again when it is verified again.
 """
 
-import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from ..errors import TaskError
-from ..responses import assistant_text, output_items, output_text
-from ..session import current_session
+from ..errors import RolloutError, TaskError
+from ..responses import assistant_text, output_items, output_text, pair_calls
+from ..session import Session, current_session, entered, seed_of
 from ..types import JsonObject, SeedSessionResponse, VerifyRequest, VerifyResponse, Wire
 from .resources_server import ResourcesServer, Reverify
 from .service import post
@@ -60,8 +60,8 @@ class Game(Protocol):
         """The first observation of the policy."""
         ...
 
-    def step(self, action: str) -> Step:
-        """Play `action`, the whole text of a turn of the policy."""
+    def step(self, action: str) -> Step | Awaitable[Step]:
+        """Play `action`, the whole text of a turn of the policy. It may be `async`."""
         ...
 
 
@@ -117,7 +117,7 @@ class GymnasiumServer(ResourcesServer):
     async def reset(self, body: JsonObject) -> JsonObject:
         """Start the session's game again."""
         session: _Session = self.state
-        session.game, session.is_over = self.new_game(session.row), False
+        session.game, session.is_over, session.played = self.new_game(session.row), False, []
         return {"observation": session.game.observation, "info": {}}
 
     @post("/step")
@@ -126,8 +126,10 @@ class GymnasiumServer(ResourcesServer):
         session: _Session = self.state
         if session.is_over:
             raise TaskError("the game is over: /reset starts it again", status=400)
-        step = session.game.step(output_text(body.response))
+        action = output_text(body.response)
+        step = await _play(session.game, action)
         session.is_over = step.is_last
+        session.played.append((action, step))
         return {
             "observation": step.observation,
             "reward": step.reward,
@@ -139,15 +141,12 @@ class GymnasiumServer(ResourcesServer):
     async def verify(  # pyright: ignore[reportIncompatibleMethodOverride] - a narrower row
         self, body: GameRequest
     ) -> VerifyResponse:
-        """The sum of the rewards of all steps, in a game that is played again."""
+        """The sum of the rewards of all steps. If this session has not played them, they are played
+        again in another game, with the calls of tools before each."""
         row = _with_seed(body)
-        game, total, step, num_steps = self.new_game(row), 0.0, Step(), 0
-        for action in actions(output_items(body.response)):
-            step = game.step(action)
-            total += step.reward
-            num_steps += 1
-            if step.is_last:
-                break
+        steps = self._find_played(body.response) or await self._play_again(row, body.response)
+        total = sum((step.reward for step in steps), 0.0)
+        step, num_steps = (steps[-1] if steps else Step()), len(steps)
         return body.scored(
             reward=total,
             terminated=step.terminated,
@@ -156,14 +155,47 @@ class GymnasiumServer(ResourcesServer):
             info=step.info if row is body else {**step.info, "seed": row.seed},
         )
 
+    def _find_played(self, response: JsonObject) -> list[Step]:
+        """The steps of this session, if the response has exactly their actions."""
+        session = current_session()
+        state: _Session | None = self._sessions.state(session.id) if session else None
+        if state is None or not state.played:
+            return []
+        said = [action for action, _ in plays(output_items(response), self.tools)]
+        played, steps = zip(*state.played, strict=True)
+        return list(steps) if [*played] == said[: len(played)] and state.is_over else []
+
+    async def _play_again(self, row: GameRequest, response: JsonObject) -> list[Step]:
+        game, steps = self.new_game(row), list[Step]()
+        with entered(Session()) as session:
+            assert session is not None
+            self._sessions.begin(session.id)
+            try:
+                self.state = _Session(row, game)
+                for action, calls in plays(output_items(response), self.tools):
+                    for call in calls:
+                        with suppress(RolloutError):  # as when the policy made it
+                            raw = str(call.get("arguments") or "{}").encode()
+                            await self._answer(f"/{call['name']}", raw)
+                    steps.append(await _play(game, action))
+                    if steps[-1].is_last:
+                        break
+            finally:
+                self._sessions.end(session.id)
+        return steps
+
+
+async def _play(game: Game, action: str) -> Step:
+    step = game.step(action)
+    return step if isinstance(step, Step) else await step
+
 
 def _with_seed(row: GameRequest) -> GameRequest:
     """The row, with a seed that its rollout determines if it has none."""
     session = current_session()
     if "seed" in row.model_fields_set or session is None:
         return row
-    digest = hashlib.blake2b(f"{session.rollout or session.id}".encode(), digest_size=4)
-    return row.model_copy(update={"seed": int.from_bytes(digest.digest())})
+    return row.model_copy(update={"seed": seed_of(session)})
 
 
 @dataclass(slots=True)
@@ -171,6 +203,8 @@ class _Session:
     row: GameRequest
     game: Game
     is_over: bool = False
+    played: list[tuple[str, Step]] = field(default_factory=list)
+    """The actions so far and their steps."""
 
 
 def observation_item(text: str) -> JsonObject:
@@ -182,8 +216,19 @@ def observation_item(text: str) -> JsonObject:
 
 def actions(items: Iterable[JsonObject]) -> list[str]:
     """The text of each turn of the policy: all items between two observations."""
-    turns = groupby(items, key=lambda item: item.get("role") == "user")
-    return [assistant_text(turn) for is_observation, turn in turns if not is_observation]
+    return [action for action, _ in plays(items, ())]
+
+
+def plays(
+    items: Iterable[JsonObject], tools: Container[str]
+) -> Iterator[tuple[str, list[JsonObject]]]:
+    """The actions of the policy, each with the calls of these tools that were executed before it.
+    An action is the text of all items between two observations."""
+    for is_observation, found in groupby(items, key=lambda item: item.get("role") == "user"):
+        if not is_observation:
+            own = list(found)
+            calls = [call for call, _ in pair_calls(own) if str(call.get("name")) in tools]
+            yield assistant_text(own), calls
 
 
 def find_tagged(text: str, tag: str) -> str | None:

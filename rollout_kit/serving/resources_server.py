@@ -33,7 +33,7 @@ from .group_verdicts import GroupScores, as_group_scores, parse_group
 from .open_sessions import OpenSessions
 from .rollout_verdicts import as_verdict, find_request_type, parse_request, splice_metadata
 from .service import OPERATIONAL, ServerConfig, Service, get, invoke, post
-from .tools import ForwardedTool, Tool, find_tools, tool
+from .tools import USER_SIDE, ForwardedTool, Tool, find_tools, tool
 from .transport.access import Accepted
 from .transport.peers import RowCheck
 from .transport.wire import Route, parse_leniently
@@ -122,11 +122,13 @@ class ResourcesServer(Service):
     tools: Mapping[str, Tool | ForwardedTool] = {}
     """By name: the `@tool` methods of the class. A server that forwards calls to another program
     sets it in `start`."""
+    user_tools: ClassVar[Mapping[str, Tool]] = {}
+    """By name: the `@user_tool` methods of the class, which the policy is not offered."""
     _verify_request: ClassVar[type[VerifyRequest] | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.tools = find_tools(cls)
+        cls.tools, cls.user_tools = find_tools(cls), find_tools(cls, USER_SIDE)
         cls._verify_request = find_request_type(cls.verify, cls.__name__)
 
     def __init__(self, config: Any = None, peers: Any = None, name: str = "") -> None:
@@ -155,6 +157,10 @@ class ResourcesServer(Service):
     async def list_tools(self) -> list[JsonObject]:
         """The tools of this server, in the form of `responses_create_params.tools`."""
         return [tool.schema for tool in self.tools.values()]
+
+    def find_tool(self, name: str) -> Tool | ForwardedTool | None:
+        """The tool of this name, whoever may call it."""
+        return self.tools.get(name) or self.user_tools.get(name)
 
     @property
     def state(self) -> Any:
@@ -213,7 +219,8 @@ class ResourcesServer(Service):
 
     def http_routes(self) -> Iterable[Route]:
         """The server's own routes, and one for each tool."""
-        names = [*self.tools, *(["verify_group"] if self.verifies_groups else [])]
+        names = [*self.tools, *self.user_tools]
+        names += ["verify_group"] if self.verifies_groups else []
         return [*super().http_routes(), *(Route(f"/{name}", "POST", name, bytes) for name in names)]
 
     def handle(self, path: str, raw: bytes) -> "CoroutineType[Any, Any, Any]":
@@ -260,7 +267,7 @@ class ResourcesServer(Service):
             return await self._verdict(raw)
         if path == "/verify_group" and self.verifies_groups:
             return await self._group_scores(raw)
-        if (begun := self.tools.get(path[1:])) is not None:
+        if (begun := self.find_tool(path[1:])) is not None:
             with boundary(self.name, ToolError):
                 method, arguments = begun.bind(self, begun.parse(raw))  # type: ignore[arg-type]
                 return await invoke(method, *arguments)
@@ -343,7 +350,7 @@ class ResourcesServer(Service):
 
     @property
     def _keeps_state(self) -> bool:
-        return bool(self.tools) or self._seeds
+        return bool(self.tools) or bool(self.user_tools) or self._seeds
 
     @property
     def _seeds(self) -> bool:

@@ -19,6 +19,9 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 NO_TOOL = "error: no tool"
 """Start of the output of a call that the agent did not send to a server."""
 
+POLICY_SIDE, USER_SIDE = "policy", "user"
+"""Who may call a tool."""
+
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
@@ -39,7 +42,7 @@ def tool(function: Handler) -> Handler:
 
         print(list(Calculator.tools))
     """
-    function.__tool__ = True  # type: ignore[attr-defined]
+    function.__tool__ = POLICY_SIDE  # type: ignore[attr-defined]
     return function
 
 
@@ -120,9 +123,10 @@ def by_name(server: str, tools: Iterable[ForwardedTool]) -> dict[str, ForwardedT
     return found
 
 
-def find_tools(cls: type) -> dict[str, Tool]:
-    """The `@tool` methods of a class by name; TypeError for an invalid name or signature."""
-    names = [name for name in dir(cls) if getattr(getattr(cls, name), "__tool__", False)]
+def find_tools(cls: type, side: str = POLICY_SIDE) -> dict[str, Tool]:
+    """The tools of one side by name: methods of a class that are marked as such. TypeError for an
+    invalid name or signature."""
+    names = [name for name in dir(cls) if getattr(getattr(cls, name), "__tool__", "") == side]
     return {name: _tool(cls, name) for name in names}
 
 

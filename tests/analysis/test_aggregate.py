@@ -104,6 +104,35 @@ def test_pass_at_k_counts_every_choice_of_k() -> None:
         assert found.pass_at_k()[str(k)] == pytest.approx(statistics.mean(chances))
 
 
+def test_pass_hat_k_counts_every_choice_of_k_and_has_an_interval_over_tasks() -> None:
+    outcomes = {0: [1, 0, 0, 1], 1: [0, 0, 0, 0], 2: [1, 1, 1, 0], 3: [1, 1, 1, 1]}
+    found = aggregate([(task, float(r), True) for task, rs in outcomes.items() for r in rs])
+    figures = found.pass_hat_k()
+    for k in (1, 2, 3, 4):
+        chances = [
+            statistics.mean(min(choice) for choice in itertools.combinations(rewards, k))
+            for rewards in outcomes.values()
+        ]
+        mean = statistics.mean(chances)
+        assert figures["pass_hat_k"][str(k)] == pytest.approx(mean)
+        low, high = figures["pass_hat_k_intervals"][str(k)]
+        error = statistics.stdev(chances) / len(chances) ** 0.5
+        number = mean * (1 - mean) / error**2
+        assert [low, high] == pytest.approx(wilson(mean, number))
+    assert figures["pass_hat_k"]["1"] == found.pass_at_k()["1"]
+
+
+def test_pass_hat_k_is_listed_up_to_8_and_needs_repeats() -> None:
+    listed = aggregate([(0, 1.0, True)] * 20).pass_hat_k()
+    assert list(listed["pass_hat_k"]) == [*"12345678", "16", "20"]
+    assert listed["pass_hat_k_intervals"] == {}  # a single task has none
+    assert aggregate([(0, 1.0, True), (1, 0.0, True)]).pass_hat_k() == {}
+    every = aggregate([(task, 1.0, True) for task in range(9) for _ in range(8)]).pass_hat_k()
+    assert every["pass_hat_k"]["8"] == 1.0
+    low, high = every["pass_hat_k_intervals"]["8"]
+    assert low < 0.75 and high == 1.0
+
+
 def test_k_goes_over_powers_of_two_and_the_most_there_is() -> None:
     assert list(aggregate([(0, 1.0, True)] * 6).pass_at_k()) == ["1", "2", "4", "6"]
     assert aggregate([]).pass_at_k() == {}

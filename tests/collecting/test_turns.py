@@ -17,8 +17,8 @@ from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.errors import ConfigError, ModelError, SessionLost
 from rollout_kit.launch.reach import Servers
-from rollout_kit.serving import agent as agents
 from rollout_kit.serving import registry
+from rollout_kit.serving.agents import turns as agents
 from rollout_kit.serving.endpoints.prices import Prices
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step
 from rollout_kit.serving.resources_server import ResourcesServer, tool

@@ -10,6 +10,7 @@ import pytest
 from peer_pythons import folder_of
 from support import read_jsonl, write_jsonl
 
+from rollout_kit.formats.atif import add_step
 from rollout_kit.formats.foreign import Damaged, Foreign, build
 from rollout_kit.formats.importing import import_runs
 from rollout_kit.formats.trajectories import write_trajectory
@@ -162,3 +163,21 @@ def test_harbor_s_models_accept_them(lines: list[Any], tmp_path: Path) -> None:
     words = [HARBOR, "-c", code, write(lines, tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.stdout == "200\n", done.stderr
+
+
+def test_the_tools_of_a_simulated_user_come_back_and_its_tokens_are_nobody_else_s() -> None:
+    calls = [{"name": "pay", "arguments": "{}", "output": "3 euros"}]
+    guest = {"type": "message", "role": "user", "content": "Done.", "user_calls": calls}
+    made = [
+        ModelCall(to=1, input=9, output=2, finish="stop", by="policy", model="m"),
+        ModelCall(to=1, input=70, output=80, finish="tool_calls", by="user", model="u"),
+        ModelCall(to=2, input=71, output=81, finish="stop", by="user", model="u"),
+    ]
+    asked = [{"type": "message", "role": "system", "content": "Sell tea."}]
+    foreign = Foreign("agent", asked, [message_item("Please pay."), guest], model="m", calls=made)
+    line = build(foreign, "made", Key(foreign.task_id, "agent", "", 0), 0, 0)
+    _, clerk, paid = write_trajectory(rollout_of(line))["steps"]
+    assert (clerk["metrics"]["prompt_tokens"], clerk["metrics"]["completion_tokens"]) == (9, 2)
+    items: list[Item] = []
+    add_step(paid, items)
+    assert items[-1]["user_calls"] == calls

@@ -14,12 +14,14 @@ from rollout_kit.api.testing import (
     call_response,
     making,
     mount,
+    run_virtual,
     text_response,
 )
 from rollout_kit.errors import PeerLost, SessionLost
 from rollout_kit.responses import make_response, reasoning_item
 from rollout_kit.serving import registry
 from rollout_kit.serving.gymnasium import GameRequest, GymnasiumServer, Step, actions
+from rollout_kit.serving.resources_server import tool
 from rollout_kit.serving.service import Service, post
 from rollout_kit.session import Session, entered
 from rollout_kit.types import JsonObject
@@ -264,3 +266,107 @@ def test_the_game_of_the_documents(tmp_path: Path) -> None:
 @pytest.mark.parametrize("items", [[], [{"role": "user"}], [{"type": "reasoning"}], [{}]])
 def test_no_response_is_too_odd_to_read(items: list[JsonObject]) -> None:
     assert set(actions(items)) <= {""}
+
+
+class Slow(Countdown):
+    """Each step takes a second."""
+
+    async def step(self, action: str) -> Step:  # type: ignore[override]
+        await asyncio.sleep(1)
+        return super().step(action)
+
+
+class SlowServer(GymnasiumServer):
+    def new_game(self, row: GameRequest) -> Slow:
+        return Slow(row.seed)
+
+
+def test_64_games_step_at_the_same_time() -> None:
+    async def main() -> tuple[float, list[float]]:
+        servers = {
+            "policy_model": lambda peers, name: ScriptedModel(lambda params: "1"),
+            "game": making(SlowServer),
+            "agent": making(GymnasiumAgent, **WIRING),
+        }
+        async with mount(servers) as peers:
+            row = {**ROW, "seed": 1}
+            began = asyncio.get_running_loop().time()
+            calls = [peers.call("agent", "/run", row, dict) for _ in range(64)]
+            rows = await asyncio.gather(*calls)
+            return asyncio.get_running_loop().time() - began, [each["reward"] for each in rows]
+
+    seconds, rewards = run_virtual(main())
+    assert seconds == pytest.approx(1, abs=0.1) and rewards == [1.0] * 64
+
+
+class Safe:
+    """Say the code of the safe; a tool turns the light on, and shows it only then."""
+
+    observation = "Which code?"
+
+    def __init__(self, code: int) -> None:
+        self.code, self.is_lit, self.num_looks = code, False, 0
+
+    def step(self, action: str) -> Step:
+        right = self.is_lit and action.split()[-1:] == [str(self.code)]
+        return Step("" if right else "No.", float(right), terminated=right)
+
+
+class SafeServer(GymnasiumServer):
+    def new_game(self, row: GameRequest) -> Safe:
+        return Safe(row.seed)
+
+    @tool
+    async def switch_light(self) -> str:
+        """Turn the light on."""
+        self.state.game.is_lit = True
+        return "it is light"
+
+    @tool
+    async def look(self) -> str:
+        """Look at the safe."""
+        game = self.state.game
+        game.num_looks += 1
+        return str(game.code) if game.is_lit else "it is dark"
+
+
+@pytest.mark.parametrize("over", OVERS)
+def test_tools_of_a_game_s_server_are_offered_and_run_before_a_move(over: Over) -> None:
+    both = [
+        call_response(("look", "{}")),
+        "7",
+        call_response(("switch_light", "{}"), ("look", "{}")),
+    ]
+    row, model = run([*both, "3"], over=over, game=making(SafeServer))
+    assert {each["name"] for each in model.calls[0]["tools"]} == {"look", "switch_light"}
+    outputs = [item["output"] for item in row["response"]["output"] if "output" in item]
+    assert outputs == ["it is dark", "it is light", "3"]
+    assert (row["reward"], row["num_steps"]) == (1.0, 2)
+
+
+def test_calls_are_counted_and_the_verdict_of_a_stored_game_is_the_same() -> None:
+    session = Session()
+    answers = [call_response(("switch_light", "{}")), call_response(("look", "{}")), "3"]
+
+    async def main() -> tuple[JsonObject, JsonObject]:
+        servers = {
+            "policy_model": lambda peers, name: ScriptedModel(answers),
+            "game": making(SafeServer),
+            "agent": making(GymnasiumAgent, **WIRING),
+        }
+        async with mount(servers) as peers:
+            with entered(session):
+                await peers.call("game", "/seed_session", ROW, dict)
+                response = await peers.call("agent", "/v1/responses", {"input": "?"}, dict)
+                asked = {**ROW, "response": response}
+                first = await peers.call("game", "/verify", asked, dict)
+            return first, await peers.call("game", "/verify", asked, dict)
+
+    first, again = asyncio.run(main())
+    assert session.stats["num_tool_calls"] == 2 and session.stats["num_turns"] == 3
+    assert first["reward"] == again["reward"] == 1.0 and first["num_steps"] == 1
+
+
+def test_a_call_that_no_tool_has_is_the_game_s_to_answer() -> None:
+    row, _ = run([call_response(("knock", "{}")), "quit"], game=making(SafeServer), max_steps=2)
+    assert row["reward"] == 0.0 and row["num_steps"] == 2

@@ -77,6 +77,10 @@ def read_conversation(
     """The rollout as messages; Unfit if they cannot express it. The completion is empty unless
     `is_answered`."""
     params = rollout.line.get("responses_create_params") or {}
+    if is_answered and any("chain" in each for each in _compactions(rollout)):
+        raise Unfit(
+            "its conversation was shortened on the way: use a format with token ids, as trl_rollout"
+        )
     output = output_items(rollout.response) if is_answered else []
     try:
         sent = {**params, "n": 1, "tools": find_offered_tools(params, rollout.response)}
@@ -101,6 +105,12 @@ def read_conversation(
         asked.get("tools", []),
         row,
     )
+
+
+def _compactions(rollout: Rollout) -> list[JsonObject]:
+    """What the line says of how its conversation was shortened."""
+    found = rollout.line["rollout"].get("compactions")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 _REASONING = "reasoning_content"

@@ -1,7 +1,8 @@
 """The checks of one rollout, by name. Each gives what it finds; a check whose evidence is missing
 is unobserved.
 
-The names, and what they mean, are those of NeMo Gym 0.7 (`nemo_gym/health/checks.py`).
+The names, and what they mean, are those of NeMo Gym 0.7 (`nemo_gym/health/checks.py`), but for the
+three of simulated users.
 """
 
 from collections import defaultdict
@@ -11,6 +12,7 @@ from typing import Any
 
 from ...types import JsonObject
 from .evidence import CUT_OFF, Evidence, ObservedCall
+from .users import ENDED_EARLY, GAVE_AWAY, LEFT_ROLE, OF_USERS, find_user_faults
 
 UNREADABLE, DUPLICATE = "record_unreadable", "rollout_duplicate_identity"
 FAULTY_CHECK = "check_execution_error"
@@ -202,6 +204,20 @@ def _own_calls(found: Evidence) -> Sequence[ObservedCall] | None:
     return (found.owned.calls or None) if found.calls is not None else None
 
 
+def _check_user(name: str) -> Check:
+    """The check of this name of the simulated user; a rollout without one passes."""
+
+    def check(found: Evidence) -> Iterator[HealthFinding]:
+        faults = find_user_faults(found.user) if found.user else ()
+        return (
+            HealthFinding(name, {"user_message": fault.message}, fault.detail)
+            for fault in faults
+            if fault.check == name
+        )
+
+    return check
+
+
 CHECKS: dict[str, Check] = {
     "rollout_missing_agent_turns": find_missing_turns,
     "rollout_ended_on_failed_model_call": find_list_failed_ends,
@@ -212,6 +228,7 @@ CHECKS: dict[str, Check] = {
     "model_call_failed": find_failed_calls,
     "rollout_token_count_mismatch": find_other_sums,
     "model_call_runaway_generation": find_runaways,
+    **{name: _check_user(name) for name in OF_USERS},
 }
 """The checks of a rollout's evidence."""
 
@@ -228,10 +245,13 @@ MEANINGS = {
     "model_call_failed": "a call failed",
     "rollout_token_count_mismatch": "the tokens of the response are not those of its calls",
     "model_call_runaway_generation": "a reply ran into its limit of tokens and said nothing",
+    LEFT_ROLE: "the simulated user talks like an assistant",
+    GAVE_AWAY: "the simulated user says something before it is asked",
+    ENDED_EARLY: "the simulated user ends the conversation though it was asked for something",
     ALWAYS_UNHEALTHY: "no rollout of the task is healthy",
     NO_SUCCESS: "no call of any rollout of the task succeeded",
 }
-"""All fourteen, in the order in which they are shown."""
+"""All of them, in the order in which they are shown."""
 
 
 def run_checks(found: Evidence, ignored: frozenset[str]) -> tuple[list[HealthFinding], list[str]]:
@@ -246,7 +266,7 @@ def run_checks(found: Evidence, ignored: frozenset[str]) -> tuple[list[HealthFin
         if name in ignored:
             continue
         try:
-            own = check(found) if found.is_observed else None
+            own = check(found) if found.is_observed or name in OF_USERS else None
             if own is None:
                 unobserved.append(name)
             else:

@@ -10,6 +10,7 @@ from typing import Any
 from ...responses import as_object, is_count
 from ...trajectory import ModelCall, read_turns
 from ...types import JsonObject
+from .users import UserRecord
 
 FAILED = frozenset({"failed", "error", "cancelled"})
 """States of a response that did not come to its end."""
@@ -48,6 +49,10 @@ def has_call(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(has_call, value))
     return isinstance(value, dict) and (value.get("type") in CALLS or bool(value.get("tool_calls")))
+
+
+USER = "user"
+"""Who was asked where a model plays the user: its tokens are none of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,8 @@ class Evidence:
     output: int | None = None
     """Tokens of the whole response."""
     stage: int | str | None = None
+    user: UserRecord | None = None
+    """The simulated user, if the line has one."""
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -158,14 +165,17 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
     items = response.get("output")
     items = items if isinstance(items, list) else []
     input, output = read_usage(response)
+    user = UserRecord.of(row, items)
     asked = read_turns(as_object(row.get("rollout")).get("turns"))
     if not asked:
         whole = _turn_of(1, items)
-        return Evidence(task, index, turns=[whole], is_observed=True, input=input, output=output)
+        known = {"is_observed": True, "input": input, "output": output, "user": user}
+        return Evidence(task, index, turns=[whole], **known)
     pieces, contradictions = _divide(items, asked)
     calls = [
         _call_of(number, call, items[slice(*pieces[number])] if number in pieces else None)
         for number, call in enumerate(asked)
+        if call.by != USER
     ]
     if calls and (state := response.get("status")) in FAILED:
         calls[-1] = replace(calls[-1], state=state)
@@ -174,7 +184,7 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
     return Evidence(
         task,
         index,
-        turns=turns if len(pieces) == sum(not call.chain for call in asked) else None,
+        turns=turns if len(pieces) == sum(_is_main(call) for call in asked) else None,
         calls=calls,
         is_observed=True,
         of_turns=bound,
@@ -183,6 +193,7 @@ def observe(task: str, index: int, row: Mapping[str, Any]) -> Evidence:
         is_whole=not any(call.chain for call in asked),
         input=input,
         output=output,
+        user=user,
     )
 
 
@@ -198,11 +209,17 @@ def _divide(
         if call.chain or call.to is None:
             continue
         if begin <= call.to <= len(items):
-            pieces[number] = begin, call.to
+            if _is_main(call):
+                pieces[number] = begin, call.to
             begin = call.to
         else:
             contradictions.append({"kind": "turn_outside_output", "turn": number + 1})
     return pieces, contradictions
+
+
+def _is_main(call: ModelCall) -> bool:
+    """Whether it is a turn of the policy in the main conversation."""
+    return not call.chain and call.by != USER
 
 
 def _turn_of(number: int, items: Iterable[Any]) -> ObservedTurn:

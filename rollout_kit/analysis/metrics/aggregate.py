@@ -27,6 +27,9 @@ AT_ONCE = 256
 """Rollouts that are counted together."""
 
 
+EACH_K = 8
+"""pass^k is listed for each k up to this one, then for powers of two."""
+
 Waiting = tuple[RolloutInfo, Any, list[Any]]
 """What is counted of one rollout: its info, its reward, and what the verifier set, in the order of
 `info.scores`."""
@@ -258,6 +261,32 @@ class Aggregate:
         counts = self.groups.counts
         ks = _powers_up_to(max(counts, default=0))
         return {str(k): sum(count >= k for count in counts) for k in ks}
+
+    def pass_hat_k(self) -> JsonObject:
+        """pass^k, the chance that all of k samples of a task succeed, with its 95 % interval over
+        tasks: `pass_hat_k` and `pass_hat_k_intervals`. Empty if no task has two rollouts.
+
+        The estimate C(c,k)/C(n,k) is unbiased (Yao et al. 2024), averaged over the tasks with
+        n ≥ k."""
+        alike = Counter(zip(self.groups.counts, self.groups.successes, strict=True))
+        most = max((count for count, _ in alike), default=0)
+        if most < 2:
+            return {}
+        means: dict[str, float] = {}
+        intervals: dict[str, list[float]] = {}
+        for k in sorted({*range(1, min(most, EACH_K) + 1), *_powers_up_to(most)}):
+            values = {
+                (count, successes): math.comb(successes, k) / math.comb(count, k)
+                for count, successes in alike
+                if count >= k
+            }
+            whole = Moments.of_alike([(values[kind], alike[kind]) for kind in values])
+            means[str(k)] = whole.mean
+            if whole.count > 1:
+                spread = sum(alike[kind] * (values[kind] - whole.mean) ** 2 for kind in values)
+                error = math.sqrt(spread / (whole.count * (whole.count - 1)))
+                intervals[str(k)] = whole.interval(error, whole.count)
+        return {"pass_hat_k": means, "pass_hat_k_intervals": intervals}
 
     def rates(self) -> JsonObject:
         """Shares of rollouts: cut off by a limit of tokens, ended by the agent's limit of turns,

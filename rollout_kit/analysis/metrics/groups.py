@@ -31,6 +31,18 @@ class Moments:
         total, squares = float(sum(values)), float(sum(map(mul, values, values)))
         return cls(len(values), total, squares, float(min(values)), float(max(values)))
 
+    @classmethod
+    def of_alike(cls, values: Sequence[tuple[float, int]]) -> Self:
+        """Those of numbers, each with how often it occurs."""
+        numbers = [value for value, _ in values]
+        return cls(
+            sum(times for _, times in values),
+            math.fsum(value * times for value, times in values),
+            math.fsum(value * value * times for value, times in values),
+            min(numbers),
+            max(numbers),
+        )
+
     def merge(self, other: "Moments") -> None:
         self.count += other.count
         self.total += other.total

@@ -23,7 +23,8 @@ def describe_unfinished(output: StoredOutput, key: Key, line: JsonObject) -> Jso
     """`task` is the input row or None, `task_from` says where it was found or looked for. `turns`
     are the items that the model has answered with; the outputs of its tools are not stored."""
     row, place = _find_task(output, key, line.get("_ng_task_index"))
-    turns = read_turns(output.paths.turns, key)
+    stored = read_turns(output.paths.turns, key)
+    turns = [turn for turn in stored if turn.get("by", "policy") == "policy"]
     items: list[Item] = [
         item
         for turn in turns

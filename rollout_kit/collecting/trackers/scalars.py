@@ -23,13 +23,13 @@ def scalars_of(snapshot: Snapshot) -> dict[str, float]:
 
 
 def final_figures(metrics: JsonObject) -> dict[str, float]:
-    """The means, the intervals and pass@k of the metrics file."""
+    """The means, the intervals, pass@k and pass^k of the metrics file."""
     found = {f"final/{name}": value for name, value in (metrics.get("metrics") or {}).items()}
     for name, bounds in (metrics.get("intervals") or {}).items():
         found |= {f"final/{name}_low": bounds[0], f"final/{name}_high": bounds[1]}
-    for name, values in (("pass", "pass_at_k"), ("maj", "maj_at_k")):
+    for name, values in (("pass@", "pass_at_k"), ("pass^", "pass_hat_k"), ("maj@", "maj_at_k")):
         for k, value in (metrics.get(values) or {}).items():
-            found[f"final/{name}@{k}"] = value
+            found[f"final/{name}{k}"] = value
     return only_numbers(found)
 
 

@@ -29,6 +29,7 @@ RESERVED = frozenset(
         "verify_group",
         "close_session",
         "tools",
+        "user",
         "health",
         "load",
         "mcp",

@@ -157,6 +157,11 @@ function Item({ item, output, showTokens }) {
         : isOutput(item)
           ? html`<${Results} item=${item} />`
           : html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`}
+    ${(item.user_calls ?? []).map(
+      (call) => html`<h4>the user called ${call.name}</h4>
+        <${Text} text=${pretty(call.arguments)} />
+        <${Content} content=${call.output} show=${pretty} />`,
+    )}
   </article>`;
 }
 
