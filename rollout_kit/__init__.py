@@ -11,7 +11,7 @@ from ._version import __version__ as __version__
 
 _HOMES = {
     "store.rollouts": "Rollouts load",
-    "api.given": "Endpoint",
+    "api.model_names": "Endpoint",
     "api.runs": "Collected collect reverify",
     "api.servers": "connect servers",
     "api.stream": "RowSource",
@@ -50,7 +50,7 @@ _moved.install()
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from .api.given import Endpoint
+    from .api.model_names import Endpoint
     from .api.runs import Collected, collect, reverify
     from .api.servers import connect, servers
     from .api.stream import RowSource

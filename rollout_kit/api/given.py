@@ -1,9 +1,9 @@
 """What a program gives in place of YAML: a model, a verifier, an environment, agents."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..config.instances import MODELS, POLICY, RESOURCES
 from ..config.load import Program
@@ -17,45 +17,13 @@ from ..serving.model import Model
 from ..serving.resources_server import ResourcesServer
 from ..serving.service import Service
 from ..types import JsonObject
+from .model_names import Endpoint, ask_name, find_model
 
 YAML = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A model behind an OpenAI-compatible endpoint, such as a running vLLM.
-
-    `url` most often ends in `/v1`; `name` is what the endpoint calls the model. `api_key` is sent
-    as a bearer token. `upstream_api` is what the endpoint speaks. `settings` are further keys of
-    `openai_model`, for example `{"max_concurrent_requests": 32}`. A wrong setting is a ConfigError
-    when the servers start.
-
-    Example:
-
-        model = rk.Endpoint("http://127.0.0.1:8000/v1", "Qwen/Qwen3-4B")
-        run = rk.collect("tasks.jsonl", model=model, environment="math_with_verify")
-    """
-
-    url: str
-    name: str
-    api_key: str = field(default="", repr=False)
-    upstream_api: Literal["responses", "chat_completions"] = "chat_completions"
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def block(self) -> JsonObject:
-        """Its server, as in YAML."""
-        settings: JsonObject = {
-            "openai_base_url": self.url,
-            "openai_model": self.name,
-            "openai_api_key": self.api_key,
-            "upstream_api": self.upstream_api,
-            **self.settings,
-        }
-        return {MODELS: {"openai_model": settings}}
-
-
 Modelled = str | Endpoint | Model | type[Model] | Answering
-"""`"openai/gpt-4o-mini"`, a running server's name, a YAML file, an endpoint, a server, or a
+"""`"openai/gpt-4o-mini"`, a URL, a running server's name, a YAML file, an endpoint, a server, or a
 function of the create params."""
 
 Verified = ResourcesServer | type[ResourcesServer] | Callable[..., Any]
@@ -93,6 +61,7 @@ class Given:
                 "verify and environment: an environment has its own verifier; give one of the two"
             )
         paths, own = [str(path) for path in config_paths], {**values}
+        files: dict[str, JsonObject] = {}
         made: dict[str, GivenServer] = {}
         if self.environment is not None:
             paths += self._add_environment(self.environment, made)
@@ -109,8 +78,14 @@ class Given:
         if running is not None:
             made[POLICY] = _relay(running, self.model)
         elif self.model is not None:
-            paths += self._add_model(self.model, made, own)
-        return Program(paths, own, made)
+            paths += self._add_model(self.model, made, own, files)
+        return Program(paths, own, made, files)
+
+    async def ask_name(self) -> "Given":
+        """The same with the name of a model that is given by the URL of its endpoint."""
+        if not isinstance(self.model, str | Endpoint):
+            return self
+        return replace(self, model=await ask_name(self.model))
 
     def _add_environment(self, given: Environment, made: dict[str, GivenServer]) -> list[str]:
         if not isinstance(given, str | Path):
@@ -133,35 +108,23 @@ class Given:
         raise ConfigError(f"environment: no resources server is called '{name}'{hint}")
 
     def _add_model(
-        self, given: Modelled, made: dict[str, GivenServer], values: JsonObject
+        self,
+        given: Modelled,
+        made: dict[str, GivenServer],
+        values: JsonObject,
+        files: dict[str, JsonObject],
     ) -> list[str]:
-        if isinstance(given, Endpoint):
-            values[POLICY] = given.block()
-        elif isinstance(given, str):
-            if given.endswith(YAML):
-                return [given]
-            path, name = _provider(given)
-            values["policy_model_name"] = name
-            return [path]
+        if isinstance(given, str) and given.endswith(YAML):
+            return [given]
+        if isinstance(given, str | Endpoint):
+            source = find_model(given)
+            files.update(source.files)
+            values.update(source.values)
         elif isinstance(given, type | Service) or not callable(given):
             made[POLICY] = GivenServer.of(given, Model, "model")
         else:
             made[POLICY] = GivenServer(FunctionModel, FunctionModel(given))
         return []
-
-
-def _provider(text: str) -> tuple[str, str]:
-    """The YAML of a provider, and the name of its model, of a text such as `openai/gpt-4o-mini`."""
-    provider, slash, name = text.partition("/")
-    if slash and name and provider:
-        for server in (f"{provider}_model", "openai_model"):
-            path = f"{MODELS}/{server}/configs/{provider}.yaml"
-            if found := registry.resolve_path(path):
-                return str(found), name
-    raise ConfigError(
-        f"model: '{text}' is no provider/model, such as openai/gpt-4o-mini, and no .yaml; for an"
-        " endpoint give Endpoint(url, name), and for a running server its servers too"
-    )
 
 
 def _verifier(given: Verified) -> GivenServer:

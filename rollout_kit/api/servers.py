@@ -49,8 +49,8 @@ async def servers(
     elsewhere.
 
     - `model` becomes the server `policy_model`. It is `"openai/gpt-4o-mini"` (a provider whose YAML
-      is shipped, and its model), an `Endpoint`, a `Model` or its class, or a function of the create
-      params that returns a text or a response.
+      is shipped, and its model), the URL of an endpoint with one model, an `Endpoint`, a `Model` or
+      its class, or a function of the create params that returns a text or a response.
     - `environment` is the name of a shipped resources server, a YAML file, or a `ResourcesServer`.
     - `verify` is a function `verify(task, response)` that returns a reward or a mapping with
       `reward`, or a `ResourcesServer`. It takes the place of `environment`.
@@ -94,6 +94,7 @@ async def started(
             "servers: expected objects, or paths of YAML files, as in servers('a.yaml', 'b.yaml'),"
             f" got {', '.join(map(repr, config_paths)) or 'none'}"
         )
+    given = await given.ask_name()
     async with _reach(given.program(config_paths, values), overrides, kind) as found:
         yield found
 

@@ -97,6 +97,8 @@ class Program:
     """As in a YAML file that is merged last: keys, and blocks of servers."""
     made: Mapping[str, GivenServer] = field(default_factory=dict)
     """Servers by name, in place of those of that name in the files."""
+    files: Mapping[str, JsonObject] = field(default_factory=dict)
+    """Path of a file → its content as the program has changed it, merged first."""
 
 
 def load(
@@ -218,7 +220,8 @@ def read(
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
     asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE
-    for layer in sources.read_layers(paths, cwd, checkout, asked_by):
+    changed = [sources.Layer(path, tree) for path, tree in program.files.items()]
+    for layer in changed + sources.read_layers(paths, cwd, checkout, asked_by):
         merged.add(layer)
     merged.replace_servers(program.values, program.made)
     parsed = overrides.parse(words, _text_keys(merged.tree, command, cwd))
