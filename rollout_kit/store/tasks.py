@@ -31,6 +31,7 @@ from .index import Leading
 from .input import number_lines
 from .lines import Malformed
 from .manifest import last_input
+from .tables import BadRow
 
 IGNORED_IN_IDENTITY = "_ng_"
 """A task's id ignores fields with this prefix, and those of `OF_ROUTE`: they record a row's
@@ -289,6 +290,8 @@ class Reading:
 
 
 def _parse(raw: bytes) -> JsonObject:
+    if isinstance(raw, BadRow):
+        raise ValueError(raw.reason)
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
