@@ -39,7 +39,7 @@ from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run
 from ..collecting.sources import TaskSource
 from ..collecting.steps import RolloutLimits
-from ..config.inputs import task_path
+from ..config.inputs import HUB, task_path
 from ..config.keys import CollectConfig, Parallelism, ReverifyConfig
 from ..config.load import Config
 from ..errors import ConfigError, number_of
@@ -299,6 +299,8 @@ class Collecting(Running):
             named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
             given = command.model_copy(update=named)
             name = task_path(given, self._servers.values, command.agent_name)
+            if name.startswith(HUB):
+                raise ConfigError(f"tasks: {name}: give the rows of datasets.load_dataset(…)")
             if command.output_jsonl_fpath:
                 check_apart(name, output_paths(command))
         if self._parts.retry and self._servers.make_runner:

@@ -52,7 +52,6 @@ OF_RUNS = (
     "config_paths",
     "head_server.port",
     "auth_token",
-    "log_dir",
     "json",
 )
 """The most used keys of the commands that write rollouts."""
@@ -70,7 +69,8 @@ OF_COLLECTING = (
     "dataset",
     "num_repeats",
     "responses_create_params",
-    "prompt_config",
+    "prompt",
+    "map",
     "arms",
     "confirm",
     "cheapest",

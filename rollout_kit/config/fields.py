@@ -71,10 +71,11 @@ def field_at(model: type[BaseModel], path: Iterable[str]) -> Any:
         parts = [part for part in _parts(annotation) if part is not type(None)]
         inner = next((part for part in parts if _is_model(part)), None)
         field = keys(inner).get(str(key)) if inner else None
+        held = [part for part in parts if get_origin(part) is dict]
         if field is not None:
             annotation = field.annotation
-        elif len(parts) == 1 and get_origin(parts[0]) is dict and Any not in get_args(parts[0]):
-            annotation = get_args(parts[0])[-1]
+        elif len(held) == 1 and Any not in get_args(held[0]):
+            annotation = get_args(held[0])[-1]
         else:
             return None
     return annotation

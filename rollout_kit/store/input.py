@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from ..errors import ConfigError, how_to_install, suggest
 from ..reading import MAX_LINE, Lines, check_kind, copy_lines, iterate_lines
-from .tables import is_table, iterate_rows
+from .tables.table_rows import is_table, iterate_rows
 
 FROM_YAML = "yq -o=json -I=0 '.[]'"
 

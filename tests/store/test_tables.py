@@ -14,7 +14,7 @@ import pytest
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.store.input import number_lines
-from rollout_kit.store.tables import BadRow
+from rollout_kit.store.tables.table_rows import BadRow
 
 ROWS = [{"question": f"q {n}", "answer": n, "tags": [{"b": None, "c": [n]}]} for n in range(2_500)]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from ..errors import ConfigError, how_to_install
-from ..reading import MAX_LINE, read_object
+from ...errors import ConfigError, how_to_install
+from ...reading import MAX_LINE, read_object
 
 EXTRA = "rollout-kit[parquet]"
 
