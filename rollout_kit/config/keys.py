@@ -502,6 +502,18 @@ class OfInputCommand(ReadingCommand):
     )
 
 
+PAPER = Field(
+    None,
+    description="Folder for tables (markdown, LaTeX, CSV) and figures (SVG, PDF) of the results.",
+)
+
+LABELS = Field(
+    [],
+    description="For paper: names of the runs, in the order of the files. Files with the same name"
+    " are one run.",
+)
+
+
 class CompareConfig(OfInputCommand):
     """ng_compare: compare files of rollouts task by task."""
 
@@ -509,6 +521,8 @@ class CompareConfig(OfInputCommand):
         None, description="Compare rollouts for which this holds: finish_reason == 'stop'."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    paper: Path | None = PAPER
+    labels: list[str] = LABELS
 
 
 class CheckRolloutsConfig(ReadingCommand):
@@ -576,6 +590,8 @@ class ReportConfig(OfInputCommand):
         None, description="Report on rollouts for which this holds: reward < 0.5."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    paper: Path | None = PAPER
+    labels: list[str] = LABELS
 
 
 class SelectionConfig(OfInputCommand):
