@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .shapes import Box, Curve, Dot, Drawing, Label, Line, Shape
+from .shapes import Box, Curve, Dot, Drawing, Label, Segment, Shape
 
 WIDTH, ROW, LABEL = 640, 26, 290
 
@@ -45,19 +45,19 @@ def draw_whiskers(
 
     shapes: list[Shape] = []
     for tick in ticks:
-        shapes.append(Line(at(tick), 0, at(tick), bottom, "grid"))
+        shapes.append(Segment(at(tick), 0, at(tick), bottom, "grid"))
         shapes.append(Label(at(tick), bottom + 14, f"{tick:g}", "middle"))
     for number, (label, value, interval, which) in enumerate(whiskers):
         y = ROW * number + ROW / 2
         shapes.append(Label(LABEL - 10, y + 4, _shorten(label, 44), "end", label))
         range_, dot = ("range", "dot") if which is None else (_colour(which), _colour(which))
         if interval:
-            shapes.append(Line(at(interval[0]), y, at(interval[1]), y, range_))
+            shapes.append(Segment(at(interval[0]), y, at(interval[1]), y, range_))
         shapes.append(Dot(at(value), y, 5, dot))
         shapes.append(Label(WIDTH - 50, y + 4, f"{value:.3f}", "start"))
     height = bottom + 20
     if axis:
-        shapes.append(Line(LABEL, bottom, WIDTH - 60, bottom, "axis"))
+        shapes.append(Segment(LABEL, bottom, WIDTH - 60, bottom, "axis"))
         shapes.append(Label((LABEL + WIDTH - 60) / 2, bottom + 32, axis, "middle"))
         height = bottom + 42
     if legend:
@@ -79,11 +79,11 @@ def draw_lines(
     shapes: list[Shape] = [Label(place[k], bottom + 20, names[k], "middle") for k in ks]
     for tick in (0, 0.25, 0.5, 0.75, 1):
         y = bottom - tick * (bottom - top)
-        shapes.append(Line(left, y, right, y, "grid"))
+        shapes.append(Segment(left, y, right, y, "grid"))
         shapes.append(Label(left - 6, y + 4, f"{tick:g}", "end"))
     if axes:
-        shapes.append(Line(left, bottom, right, bottom, "axis"))
-        shapes.append(Line(left, top, left, bottom, "axis"))
+        shapes.append(Segment(left, bottom, right, bottom, "axis"))
+        shapes.append(Segment(left, top, left, bottom, "axis"))
         shapes.append(Label((left + right) / 2, bottom + 42, axes[0], "middle"))
         shapes.append(Label(14, (top + bottom) / 2, axes[1], "middle", turned=True))
     for number, points in enumerate(lines.values()):
@@ -97,7 +97,7 @@ def draw_lines(
         for x, point in corners:
             if point.interval:
                 low, high = (bottom - _within(end) * (bottom - top) for end in point.interval)
-                shapes.append(Line(x, low, x, high, colour))
+                shapes.append(Segment(x, low, x, high, colour))
     shapes += _draw_legend(list(lines), top, right + 16)
     return Drawing(WIDTH, max(height, top + 18 * len(lines)), what, shapes)
 

@@ -52,7 +52,7 @@ class PaperRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PaperComparison:
     """A run with the first one, on one environment."""
 
     environment: str
@@ -124,7 +124,7 @@ def _list_environments(runs: Sequence[PaperRun]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.environments))
 
 
-def compare_runs(runs: Sequence[PaperRun]) -> list[Comparison]:
+def compare_runs(runs: Sequence[PaperRun]) -> list[PaperComparison]:
     """Each run with the first one, on each environment where they have tasks in common."""
     first, *others = runs
     found: list[tuple[str, str, Paired]] = []
@@ -135,7 +135,7 @@ def compare_runs(runs: Sequence[PaperRun]) -> list[Comparison]:
                 if one.tasks.keys() & other.tasks.keys():
                     found.append((name, run.name, compare(one, other)))
     corrected = correct_holm([paired.p for *_, paired in found])
-    return [Comparison(*each, p) for each, p in zip(found, corrected, strict=True)]
+    return [PaperComparison(*each, p) for each, p in zip(found, corrected, strict=True)]
 
 
 def tabulate_rewards(runs: Sequence[PaperRun]) -> Table:
@@ -164,7 +164,7 @@ def _spell_mean(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
 
 
-def tabulate_comparisons(first: str, compared: Sequence[Comparison]) -> Table:
+def tabulate_comparisons(first: str, compared: Sequence[PaperComparison]) -> Table:
     """One row for each run and environment."""
     rows, numbers = [], []
     for environment, run, paired, p_holm in (

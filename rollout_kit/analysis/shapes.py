@@ -43,7 +43,7 @@ WIDTHS = (
 HELVETICA = dict(zip(map(chr, range(32, 127)), map(int, WIDTHS.split()), strict=True))
 
 
-class Line(NamedTuple):
+class Segment(NamedTuple):
     """A straight line."""
 
     x1: float
@@ -152,7 +152,7 @@ class Label(NamedTuple):
         return f"BT {_rgb(INK)} rg /F1 {FONT_SIZE} Tf {turn} Tm ({text}) Tj ET"
 
 
-Shape = Line | Curve | Dot | Box | Label
+Shape = Segment | Curve | Dot | Box | Label
 
 
 @dataclass(frozen=True, slots=True)
