@@ -28,6 +28,7 @@ from .keys import (
     PrepareDataConfig,
     ReportConfig,
     ReverifyConfig,
+    ReweightConfig,
     RunConfig,
     SimulateTrainerConfig,
     StatusConfig,
@@ -260,6 +261,14 @@ COMMANDS = {
         MergeConfig,
         "the same as ng_merge, by its name in NeMo Gym",
         module="merge",
+    ),
+    "ng_reweight": CommandInfo(
+        ReweightConfig,
+        "compute rewards again from stored components",
+        (
+            "ng_reweight rollouts.jsonl +factors.coherence=2 +output_jsonl_fpath=reweighted.jsonl",
+            "ng_reweight rollouts.jsonl +factors.length_penalty=0 +output_jsonl_fpath=free.jsonl",
+        ),
     ),
     "ng_compare": CommandInfo(
         CompareConfig,

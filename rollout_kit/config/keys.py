@@ -581,6 +581,18 @@ class ViewConfig(ReadingCommand):
     sort: str = Field("", description="Column to sort by. With a - in front, largest first.")
 
 
+class ReweightConfig(ReadingCommand):
+    """ng_reweight: compute rewards again from stored components, without verifiers."""
+
+    factors: dict[str, float] = Field(
+        {},
+        description="Factor of each component: {coherence: 2}. Components of groups without one"
+        " keep theirs. A rollout's own reward becomes the sum over the scores that are named.",
+    )
+    output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
 class ReportConfig(OfInputCommand):
     """ng_report: write a page with figures and plots of rollouts."""
 
