@@ -119,7 +119,7 @@ TOOLS = (
         ("openenv",),
         (
             tests(
-                "`openenv validate`, its client and an environment of its own",
+                "`openenv validate`, its client and its example environment",
                 *("-m", "openenv", "tests/servers/test_openenv_peer.py"),
             ),
         ),
