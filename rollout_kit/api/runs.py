@@ -1,6 +1,7 @@
 """Collections and re-verifications as objects that run while a program iterates over them."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
@@ -61,6 +62,9 @@ Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject] | RowSourc
 """A JSONL file, or rows."""
 
 
+log = logging.getLogger("rollout_kit")
+
+
 class Collected(Rollouts):
     """What awaiting a run gives: a table of its rollouts.
 
@@ -106,13 +110,26 @@ class Collected(Rollouts):
         self.metrics, self.status = metrics, status
         # a run without rollouts makes no file
         self.paths = [path for path in self.paths if path.exists()]
+        if said := "; ".join(self._missing()):
+            log.warning("%s: see `failures` and `unverified` of the table", said)
         return self
+
+    def _missing(self) -> Iterator[str]:
+        """What has no reward in this run, with the last reason."""
+        for what, errors in (
+            ("failed", [each.error for each in self.failures]),
+            ("without a verdict", [each.error for each in self._unverified.values()]),
+        ):
+            told = [error.message for error in errors if error is not None]
+            why = f", the last one with: {told[-1]}" if told else ""
+            if errors:
+                yield f"{len(errors):,} {what}{why}"
 
     def _repr_html_(self) -> str:
         return build_table(self, self.failures, self.metrics, len(self))
 
     def __repr__(self) -> str:
-        return f"Collected({number_of(len(self), 'rollout')})"
+        return f"Collected({'; '.join([number_of(len(self), 'rollout'), *self._missing()])})"
 
     def __iter__(self) -> Iterator[Rollout]:
         return super().__iter__() if self.paths else iter(self._own)
