@@ -187,10 +187,13 @@ def fields_of(snapshot: Snapshot) -> JsonObject:
 
 
 def _headline(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Means of the reward and of every number that the verifier set."""
-    means = {name: round(value, 4) for name, value in metrics["metrics"].items()}
-    first = {"reward": means.pop("reward")} if "reward" in means else {}
-    return {**first, **means}
+    """Means of the reward and of every number that the verifier set, `accuracy` after the reward
+    and `avg_tool_calls` at the end, as the metrics file has them."""
+    means = dict(metrics["metrics"])
+    first = {name: means.pop(name, metrics.get(name)) for name in ("reward", "accuracy")}
+    means.setdefault("avg_tool_calls", metrics.get("avg_tool_calls"))
+    found = {**first, **means}
+    return {name: round(value, 4) for name, value in found.items() if value is not None}
 
 
 def _lines_per_agent(agents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
