@@ -179,6 +179,10 @@ TOOLS = (
                 ("-m", f"{MODULE}gym_files", "{python}"),
             ),
             Check(
+                "every key of its model servers and of `simple_agent` is known",
+                ("-m", f"{MODULE}gym_keys", "{python}"),
+            ),
+            Check(
                 "the same findings about broken rollouts as its health checks",
                 ("-m", f"{MODULE}health", "--python", "{python}"),
             ),
