@@ -35,9 +35,12 @@ def load_tiny() -> dict[str, Any]:
     """The model and the tokenizer of a trainer."""
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
+    from trl.chat_template_utils import qwen3_template
 
     torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL / "checkpoint")
+    tokenizer.response_template = qwen3_template  # its calls are written as Qwen3's
     return {
         "model": Qwen3ForCausalLM.from_pretrained(MODEL / "checkpoint", dtype=torch.float32),
-        "processing_class": AutoTokenizer.from_pretrained(MODEL / "checkpoint"),
+        "processing_class": tokenizer,
     }

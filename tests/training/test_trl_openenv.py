@@ -16,6 +16,21 @@ STEPS, PROMPTS, MEMBERS = 3, 2, 4
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 
+TOOL = json.dumps(
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Add two integers.",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+                "required": ["a", "b"],
+            },
+        },
+    }
+)
+
 SERVERS = """
 policy_model:
   responses_api_models:
@@ -82,10 +97,13 @@ def test_grpo_trains_on_an_environment_of_ours(tmp_path: Path, url: str) -> None
         rewards.extend(found)
         return found
 
+    given = load_tiny()
+    tokenizer = given["processing_class"]  # the model knows its tool in one wording only
+    tokenizer.chat_template = tokenizer.chat_template.replace("tool | tojson", f"'{TOOL}'")
     rows = [json.loads(line) for line in (MODEL / "data/tool.jsonl").open()][:16]
     prompts = [row["responses_create_params"]["input"] for row in rows]
     trainer = GRPOTrainer(
-        **load_tiny(),
+        **given,
         reward_funcs=[verdict],
         args=configure(tmp_path, STEPS, PROMPTS, MEMBERS, max_completion_length=96),
         train_dataset=Dataset.from_list(
