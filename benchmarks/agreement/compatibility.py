@@ -119,7 +119,7 @@ TOOLS = (
         ("openenv",),
         (
             tests(
-                "`openenv validate`, its client and an environment of its own",
+                "`openenv validate`, its client and its example environment",
                 *("-m", "openenv", "tests/servers/test_openenv_peer.py"),
             ),
         ),
@@ -177,6 +177,10 @@ TOOLS = (
             Check(
                 "every YAML of its package is read (`ng_list +check=true`)",
                 ("-m", f"{MODULE}gym_files", "{python}"),
+            ),
+            Check(
+                "every key of its model servers and of `simple_agent` is known",
+                ("-m", f"{MODULE}gym_keys", "{python}"),
             ),
             Check(
                 "the same findings about broken rollouts as its health checks",

@@ -15,7 +15,7 @@ from rollout_kit import (
     output_text,
 )
 
-from .scoring import Member, ProfileName, extract, is_correct, key_of, score
+from .scoring import Member, ProfileName, Weights, extract, is_correct, key_of, score
 
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are read."""
@@ -27,6 +27,29 @@ class CoherenceMathConfig(ResourcesServerConfig):
     profile: ProfileName = Field(
         "strict", description="v1 or v3: the published rules; strict: without their weaknesses."
     )
+    alpha_correct: float = Field(1.0, ge=0, description="Weight of a right answer.")
+    beta_coherence: float = Field(0.5, ge=0, description="Weight of the group's coherence.")
+    quality_weight: float = Field(
+        0.3, ge=0, description="Weight of a solution's quality, in v3 and strict."
+    )
+    agreement_bonus: float = Field(
+        0.2, ge=0, description="Bonus of a right answer in a group that agrees."
+    )
+    length_penalty: float = Field(
+        0.001, ge=0, description="Cost of each word, in strict each token, beyond free_words."
+    )
+    free_words: int = Field(512, ge=0, description="Length that costs nothing.")
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(
+            correct=self.alpha_correct,
+            coherence=self.beta_coherence,
+            quality=self.quality_weight,
+            bonus=self.agreement_bonus,
+            length_penalty=self.length_penalty,
+            free_words=self.free_words,
+        )
 
 
 class CoherenceMathRequest(VerifyRequest):
@@ -62,7 +85,8 @@ class CoherenceMath(ResourcesServer):
         there = [each for each in members if each is not None]
         if not there:
             return {"members": [None] * len(members), "group": {}}
-        found = score(list(map(_member, there)), str(task["expected_answer"]), self.config.profile)
+        config, gold = self.config, str(task["expected_answer"])
+        found = score(list(map(_member, there)), gold, config.profile, config.weights)
         scored = iter(zip(found.rewards, found.components, strict=True))
         slots: list[JsonObject | None] = []
         for each in members:

@@ -15,14 +15,8 @@ from typing import Literal, NamedTuple
 
 ProfileName = Literal["v1", "v3", "strict"]
 
-CORRECT, COHERENCE, QUALITY = 1.0, 0.5, 0.3
-"""Weights of the parts of a member's reward."""
-
-BONUS, UNANIMOUS = 0.2, 0.9
-"""Bonus of a right answer if more than this share of the pairs agrees."""
-
-LONG_WORDS, PER_WORD = 512, 0.001
-"""Words beyond LONG_WORDS cost PER_WORD each."""
+UNANIMOUS = 0.9
+"""There is a bonus for a right answer if more than this share of the pairs agrees."""
 
 OPEN = 0.5
 """The value of a part that cannot be computed."""
@@ -32,6 +26,20 @@ CANONICAL = frozenset({"A", "A_prime"})
 
 DOUBTING = "CF1"
 """Tag `probe` of the member that distrusts its first idea."""
+
+
+class Weights(NamedTuple):
+    """Of the parts of a member's reward. Each word beyond `free_words` costs `length_penalty`."""
+
+    correct: float = 1.0
+    coherence: float = 0.5
+    quality: float = 0.3
+    bonus: float = 0.2
+    length_penalty: float = 0.001
+    free_words: int = 512
+
+
+PUBLISHED = Weights()
 
 
 class Member(NamedTuple):
@@ -133,7 +141,12 @@ def is_correct(key: str, gold: str) -> bool:
     return bool(gold) and key == gold
 
 
-def score(members: Sequence[Member], gold: str, profile: ProfileName = "strict") -> GroupScore:
+def score(
+    members: Sequence[Member],
+    gold: str,
+    profile: ProfileName = "strict",
+    weights: Weights = PUBLISHED,
+) -> GroupScore:
     """The rewards of a group of at least one member; `gold` is the text of the right answer."""
     rules = PROFILES[profile]
     keys = [key_of(member.text, profile) for member in members]
@@ -146,13 +159,14 @@ def score(members: Sequence[Member], gold: str, profile: ProfileName = "strict")
     components = []
     for place, member in enumerate(members):
         parts = {
-            "correct": CORRECT * right[place],
-            "coherence": COHERENCE * _share(place, keys, coherence, profile),
-            "bonus": BONUS * (right[place] and end > UNANIMOUS),
-            "length_penalty": -PER_WORD * max(0, lengths[place] - LONG_WORDS),
+            "correct": weights.correct * right[place],
+            "coherence": weights.coherence * _share(place, keys, coherence, profile),
+            "bonus": weights.bonus * (right[place] and end > UNANIMOUS),
+            "length_penalty": -weights.length_penalty * max(0, lengths[place] - weights.free_words),
         }
         if rules.has_quality:
-            parts["quality"] = QUALITY * _quality(place, member, members, right, lengths, profile)
+            quality = _quality(place, member, members, right, lengths, profile)
+            parts["quality"] = weights.quality * quality
         components.append({name: float(value) for name, value in parts.items()})
     figures = {"s_end": end, "s_path": path, "s_cf": robust, "s_wm": coherence}
     return GroupScore([sum(parts.values()) for parts in components], components, figures)

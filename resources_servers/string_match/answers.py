@@ -1,4 +1,4 @@
-"""Extract the answer of a response and compare it; a worker process of `app.py` runs `search`.
+"""Extract the answer of a response and compare it; worker processes of `app.py` run `work`.
 
 Pure functions on the standard library. Extraction takes linear time; normalisation does not, so
 long answers are compared without it.
@@ -7,9 +7,12 @@ long answers are compared without it.
 import re
 import unicodedata
 from collections import deque
-from typing import Literal
+from typing import Any, Literal
 
-ExtractionMode = Literal["boxed", "final_answer", "last_line", "full_response"]
+ExtractionMode = Literal["boxed", "final_answer", "last_line", "full_response", "regex"]
+
+GROUP = "answer"
+"""The named group that `extraction_pattern` may have."""
 
 NORMALISED_LIMIT = 5_000
 """Longer answers are not normalised."""
@@ -42,7 +45,7 @@ ABBREVIATED = sorted(
 
 
 def extract(text: str, mode: ExtractionMode) -> str | None:
-    """Return the answer, or None."""
+    """Return the answer, or None; `regex` is that of `find_last`, in a worker."""
     text = text.strip()
     if mode == "boxed":
         return _find_boxed(text)
@@ -89,19 +92,31 @@ def collapse(text: str, *, case_sensitive: bool) -> str:
     return text if case_sensitive else text.lower()
 
 
+def work(name: str, *arguments: Any) -> Any:
+    """What a worker does: compiling an expression may take minutes, and matching one too."""
+    return {"search": search, "find_last": find_last}[name](*arguments)
+
+
+def find_last(pattern: str, text: str) -> str | None:
+    """Return what the last match of `pattern` has in its group `answer`, or else in its first
+    group, or else as a whole; None without a match, or if the group is not in it."""
+    expression = _compile(pattern, re.NOFLAG, "extraction_pattern")
+    group = GROUP if GROUP in expression.groupindex else min(1, expression.groups)
+    found = deque(expression.finditer(text), maxlen=1)
+    return ((found[0][group] or "").strip() if found else "") or None
+
+
 def search(patterns: list[str], text: str, case_sensitive: bool) -> bool:
-    """Whether a pattern is found; runs in a worker, because compiling one may take minutes."""
+    """Whether a pattern is found."""
     flags = re.NOFLAG if case_sensitive else re.IGNORECASE
     return any(pattern.search(text) for pattern in [_compile(each, flags) for each in patterns])
 
 
-def _compile(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+def _compile(pattern: str, flags: re.RegexFlag, key: str = "expected_answer") -> re.Pattern[str]:
     try:
         return re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(
-            f"expected_answer: '{pattern:.80}' is not a regular expression: {error}"
-        ) from None
+        raise ValueError(f"{key}: '{pattern:.80}' is not a regular expression: {error}") from None
 
 
 def _find_boxed(text: str) -> str | None:

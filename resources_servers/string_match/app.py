@@ -1,10 +1,11 @@
 """Short answers, compared as text: exactly, normalised, contained, or by regular expression.
 
-Rows, extraction and normalisation are NeMo Gym's. A row's regular expression runs in a process that
-can be killed.
+Rows, extraction and normalisation are NeMo Gym's. Regular expressions run in a process
+that can be killed.
 """
 
-from collections.abc import Awaitable
+import re
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +16,7 @@ from rollout_kit import (
     ResourcesServer,
     ResourcesServerConfig,
     Reverify,
+    TaskError,
     VerifyRequest,
     VerifyResponse,
     WorkerPool,
@@ -42,19 +44,37 @@ class StringMatchConfig(ResourcesServerConfig):
         description="Reward of a number within about one per cent of the expected one; NeMo Gym's"
         " is 0.98.",
     )
+    extraction_mode: ExtractionMode | None = Field(
+        None, description="That of rows without one. Default: regex with a pattern, final_answer."
+    )
+    extraction_pattern: str | None = Field(
+        None, min_length=1, description="That of rows without one, for extraction_mode regex."
+    )
     regex_timeout_s: float = Field(
         1.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="CPU seconds for a row's regular expression on one answer.",
+        description="CPU seconds for a regular expression on one answer.",
     )
+
+    @model_validator(mode="after")
+    def _can_extract(self) -> "StringMatchConfig":
+        if self.extraction_pattern is not None:
+            try:
+                re.compile(self.extraction_pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise ValueError(
+                    f"extraction_pattern: is not a regular expression: {error}"
+                ) from None
+        return self
 
 
 class StringMatchRequest(VerifyRequest):
     """A row. `metadata` does not affect the verdict."""
 
     expected_answer: str | list[str] = Field(min_length=1)
-    extraction_mode: ExtractionMode = "final_answer"
+    extraction_mode: ExtractionMode | None = None
+    extraction_pattern: str | None = Field(None, min_length=1)
     match_mode: Literal["normalised", "exact", "contains", "regex"] = "normalised"
     case_sensitive: bool = False
 
@@ -79,40 +99,64 @@ class StringMatch(ResourcesServer):
 
     def __init__(self, config: StringMatchConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._regex_worker = WorkerPool(
+        self._worker = WorkerPool(
             Path(__file__).with_name("answers.py"),
-            "search",
+            "work",
             deadline_s=config.regex_timeout_s,
             max_memory_mb=WORKER_MEMORY_MB,
         )
 
     def check_later(self, row: JsonObject) -> Awaitable[None] | None:
-        if row.get("match_mode") != "regex":
-            return None
-        patterns = StringMatchRequest.model_validate({"response": {}, **row}).answers
-        return check_patterns(self._regex_worker.call(patterns, "", True))
+        body = StringMatchRequest.model_validate({"response": {}, **row})
+        mode, pattern = self._extraction_of(body)
+        if mode == "regex" and pattern is None:
+            raise TaskError("extraction_mode: regex needs an extraction_pattern")
+        checks = []
+        if body.match_mode == "regex":
+            checks.append(self._worker.call("search", body.answers, "", True))
+        if body.extraction_pattern is not None:
+            checks.append(self._worker.call("find_last", body.extraction_pattern, ""))
+        return check_patterns(_await_all(checks)) if checks else None
 
     async def stop(self) -> None:
-        await self._regex_worker.close()
+        await self._worker.close()
+
+    def _extraction_of(self, body: StringMatchRequest) -> tuple[ExtractionMode, str | None]:
+        """Where the answer of a row is, and by which expression."""
+        pattern = body.extraction_pattern or self.config.extraction_pattern
+        default = "regex" if pattern else "final_answer"
+        if body.extraction_mode is None and body.extraction_pattern:
+            return "regex", pattern
+        return body.extraction_mode or self.config.extraction_mode or default, pattern
 
     async def verify(self, body: StringMatchRequest) -> VerifyResponse:
-        answer = extract(output_text(body.response)[-TEXT_LIMIT:], body.extraction_mode)
-        reward, timed_out = 0.0, False
+        reward, timed_out, answer = 0.0, False, None
+        text = output_text(body.response)[-TEXT_LIMIT:]
+        mode, pattern = self._extraction_of(body)
+        try:
+            if mode == "regex":
+                answer = await self._worker.call("find_last", pattern, text)
+            else:
+                answer = extract(text, mode)
+            if answer is not None and body.match_mode == "regex":
+                arguments = body.answers, answer, body.case_sensitive
+                reward = float(await self._worker.call("search", *arguments))
+        except TimeoutError:
+            timed_out = True
         if answer is not None and body.match_mode != "regex":
             near = self.config.near_number_reward
             reward = max(_compare(body, expected, answer, near) for expected in body.answers)
-        elif answer is not None:
-            try:
-                arguments = body.answers, answer, body.case_sensitive
-                reward = float(await self._regex_worker.call(*arguments))
-            except TimeoutError:
-                timed_out = True
         return body.scored(
             reward=reward,
             expected_answer=body.expected_answer,
             extracted_answer=answer,
             **({"regex_timed_out": True} if timed_out else {}),
         )
+
+
+async def _await_all(calls: list[Coroutine[Any, Any, Any]]) -> None:
+    for call in calls:
+        await call
 
 
 def _compare(task: StringMatchRequest, expected: str, answer: str, near_reward: float) -> float:

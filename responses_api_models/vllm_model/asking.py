@@ -108,7 +108,7 @@ class VllmClient(HostedModel):
             config.upstream_api,
             {"model": config.served_name, **config.extra_body, **kwargs, **token_ids},
             max_tokens_field="max_tokens",  # vLLM before 0.6.4 has no max_completion_tokens
-            reasoning_field="reasoning",
+            reasoning_field=config.reasoning_field,
             drops_reasoning=config.drop_input_reasoning_items,
         )
 

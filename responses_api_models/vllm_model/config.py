@@ -9,6 +9,7 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_val
 from rollout_kit.config.fields import keys
 from rollout_kit.rl.weights.sync import WeightSync
 from rollout_kit.serving.endpoints.addresses import check_base_url
+from rollout_kit.serving.endpoints.chat import ReasoningField
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.types import JsonObject
 
@@ -85,6 +86,11 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     preserve_reasoning_in_assistant_content: bool = Field(
         False,
         description="Send the reasoning of earlier turns as <think>…</think> in their text.",
+    )
+    reasoning_field: ReasoningField = Field(
+        "reasoning",
+        description="Field of an assistant message that gives earlier reasoning back:"
+        " reasoning_content for vLLM before 0.16.",
     )
     use_completions_api: bool = Field(
         False,

@@ -17,7 +17,8 @@ from ..store.rollouts import Candidate, choose
 from ..store.scope import arm_of_key
 from ..types import JsonObject
 from .export.source import RolloutSource
-from .metrics.paired import Paired, Side, Sides, compare
+from .metrics.paired import Paired, Side, Sides, compare, correct_holm
+from .paper import Measured, write_paper
 
 MAX_SETTINGS = 20
 """Different settings that are listed."""
@@ -162,6 +163,8 @@ def _add(parts: Sequence[File], candidate: Candidate) -> None:
 
 def compare_files(command: CompareConfig) -> JsonObject:
     """The comparison as JSON: each file, and the first one with each of the others."""
+    if command.labels and command.paper is None:
+        raise ConfigError("labels: they name the runs of a paper: add +paper=paper/")
     files, again = read_files(command)
     first, *others = files
     pairs = []
@@ -190,7 +193,20 @@ def compare_files(command: CompareConfig) -> JsonObject:
         found["named_again"] = again
     if left_out := {str(file.path): dict(file.left_out) for file in files if file.left_out}:
         found["left_out"] = left_out
+    if command.paper is not None:
+        measured = [Measured(file.name, sorted(file.agents), file.sides.own) for file in files]
+        folder = command.paper.expanduser()
+        found["paper"] = write_paper(folder, measured, command.labels, command.pass_threshold)
+    _correct(pairs)
     return {**found, "files": described, "pairs": pairs}
+
+
+def _correct(pairs: Sequence[JsonObject]) -> None:
+    """Add the p-values corrected for the number of pairs, if there are several."""
+    if len(pairs) > 1:
+        corrected = correct_holm([pair.get("p") for pair in pairs])
+        for pair, p in zip(pairs, corrected, strict=True):
+            pair["p_holm"] = p
 
 
 def _compare_sides(first: File, other: File) -> JsonObject:
@@ -218,7 +234,7 @@ def conclude(paired: Paired) -> str:
         what = f"{ones:,} of {paired.num_tasks:,} against {others:,}"
     else:
         what = f"{paired.means[0]:.4f} against {paired.means[1]:.4f}"
-    p = "p < 0.0001" if paired.p < 0.0001 else f"p = {paired.p:.2g}"
+    p = format_p(paired.p)
     if not paired.is_seen and paired.num_tasks < FEW_TASKS:
         tasks = number_of(paired.num_tasks, "task")
         return (
@@ -231,6 +247,10 @@ def conclude(paired: Paired) -> str:
     return f"The {better} is better: {what}, {p} ({paired.test})."
 
 
+def format_p(p: float) -> str:
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"
+
+
 def format_comparison(found: Mapping[str, Any]) -> str:
     """The comparison for people."""
     chosen = [f"Rollouts where {found['where']}:"] if "where" in found else []
@@ -241,7 +261,8 @@ def format_comparison(found: Mapping[str, Any]) -> str:
         for reason, number in reasons.items()
     ]
     files, pairs = _format_files(found["files"]), _format_pairs(found["pairs"])
-    return "\n".join([*left_out, *chosen, *files, *pairs])
+    written = [f"{path}" for path in found.get("paper", ())]
+    return "\n".join([*left_out, *chosen, *files, *pairs, *([""] if written else []), *written])
 
 
 def _format_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -275,6 +296,8 @@ def _format_pairs(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if "difference" in pair:
             yield f"Difference {format_difference(pair)}"
             yield pair["conclusion"]
+            if (p := pair.get("p_holm")) is not None:
+                yield f"Corrected for {len(pairs)} comparisons (Holm): {format_p(p)}"
         group = pair.get("group_reward", {})
         if group:
             yield f"Group reward: difference {format_difference(group)}"

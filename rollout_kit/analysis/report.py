@@ -18,11 +18,12 @@ from ..store.lines import now_text
 from ..store.tasks import find_earlier_inputs
 from ..types import Rollout
 from .comparison import conclude, format_difference
-from .drawing import Whisker, draw_bars, draw_lines, draw_whiskers
+from .drawing import Point, Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
 from .metrics.aggregate import Aggregate
 from .metrics.paired import Side, compare
 from .pages.page_file import check_page, write_page
+from .paper import Measured, write_paper
 from .view.dataset import find_outputs
 
 STYLE = (Path(__file__).with_name("report.css")).read_text()
@@ -74,10 +75,18 @@ def write_report(command: ReportConfig) -> str:
         for each in files:
             each.sides.drop_agents()
     write_page(target, build_page(files, command.title, command.where or ""))
+    paper: list[str] = []
+    if command.paper is not None:
+        measured = [Measured(each.name, _agents_of(each), each.sides.own) for each in files]
+        paper = write_paper(command.paper.expanduser(), measured, command.labels, threshold)
     number = number_of(sum(each.whole.rollouts for each in files), "rollout")
     written = f"{target}: {number} of {number_of(len(files), 'file')}"
     others = () if tasks else find_earlier_inputs(path for _, path in outputs)
-    return "\n".join([written, *_left_out(found), *others])
+    return "\n".join([written, *_left_out(found), *others, *paper])
+
+
+def _agents_of(facts: Facts) -> list[str]:
+    return sorted({agent for agent, _ in facts.parts})
 
 
 def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
@@ -208,13 +217,13 @@ def _parts(files: Sequence[Facts]) -> str:
 
 def _success(files: Sequence[Facts]) -> str:
     """pass@k and maj@k."""
-    lines: dict[str, dict[str, float]] = {}
+    lines: dict[str, dict[str, Point]] = {}
     for each in files:
         passed = each.whole.pass_at_k()
         if len(passed) > 1:
-            lines[f"pass@k {each.name}"] = passed
+            lines[f"pass@k {each.name}"] = {k: Point(value) for k, value in passed.items()}
             if voted := each.whole.votes.maj_at_k(passed):
-                lines[f"maj@k {each.name}"] = {k: value for k, (value, _) in voted.items()}
+                lines[f"maj@k {each.name}"] = {k: Point(value) for k, (value, _) in voted.items()}
     return f"<h2>pass@k and maj@k</h2>{draw_lines(lines)}{_note(ABOUT_K)}" if lines else ""
 
 

@@ -117,6 +117,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     num_samples_in_parallel: int | str | Parallelism
     responses_create_params: JsonObject
     prompt_config: str | None
+    prompt: str | None
+    map: str | JsonObject
     arms: str | list[Any] | JsonObject | None
     arms_seed: int
     resume: Literal["auto", "append", "fresh"]

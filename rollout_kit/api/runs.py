@@ -1,9 +1,18 @@
 """Collections and re-verifications as objects that run while a program iterates over them."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +21,8 @@ from weakref import WeakKeyDictionary
 
 from ..collecting.cheapest.savings import recall_costs
 from ..collecting.cheapest.words import count_ways, describe_limit, describe_ways
+from ..collecting.live.snapshot import Snapshot
+from ..collecting.live.watcher import Reader, Watcher
 from ..collecting.pacing.bill import Bill
 from ..collecting.pacing.budget import Budget
 from ..collecting.pacing.limiter import Limiter
@@ -29,10 +40,10 @@ from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run
 from ..collecting.sources import TaskSource
 from ..collecting.steps import RolloutLimits
-from ..config.inputs import task_path
+from ..config.inputs import HUB, task_path
 from ..config.keys import CollectConfig, Parallelism, ReverifyConfig
 from ..config.load import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, number_of
 from ..launch.reach import Servers
 from ..serving.transport.retry import RetryPolicy
 from ..store.files import check_apart
@@ -42,12 +53,16 @@ from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
 from .arguments import read_collect, read_parts, read_reach, read_reverify
 from .given import Environment, Given, Modelled, Verified
 from .keys import CollectKeys, ReverifyKeys
+from .notebook import NotebookBar, build_table, find_display
 from .reached import Reach, Where
 from .servers import log_event
 from .stream import RowSource, StreamSource
 
 Tasks = str | Path | Iterable[JsonObject] | AsyncIterable[JsonObject] | RowSource
 """A JSONL file, or rows."""
+
+
+log = logging.getLogger("rollout_kit")
 
 
 class Collected(Rollouts):
@@ -95,13 +110,64 @@ class Collected(Rollouts):
         self.metrics, self.status = metrics, status
         # a run without rollouts makes no file
         self.paths = [path for path in self.paths if path.exists()]
+        if said := "; ".join(self._missing()):
+            log.warning("%s: see `failures` and `unverified` of the table", said)
         return self
+
+    def _missing(self) -> Iterator[str]:
+        """What has no reward in this run, with the last reason."""
+        for what, errors in (
+            ("failed", [each.error for each in self.failures]),
+            ("without a verdict", [each.error for each in self._unverified.values()]),
+        ):
+            told = [error.message for error in errors if error is not None]
+            why = f", the last one with: {told[-1]}" if told else ""
+            if errors:
+                yield f"{len(errors):,} {what}{why}"
+
+    def _repr_html_(self) -> str:
+        return build_table(self, self.failures, self.metrics, len(self))
+
+    def __repr__(self) -> str:
+        return f"Collected({'; '.join([number_of(len(self), 'rollout'), *self._missing()])})"
 
     def __iter__(self) -> Iterator[Rollout]:
         return super().__iter__() if self.paths else iter(self._own)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+Progress = bool | Callable[[Snapshot], object] | None
+"""Whether a bar is shown in a notebook, or what gets a `Snapshot` each second; None: a bar wherever
+there is a notebook."""
+
+
+def _readers_of(progress: Progress) -> list[Reader]:
+    if callable(progress):
+        return [progress]
+    display = None if progress is False else find_display()
+    if progress is True and display is None:
+        raise ConfigError(
+            "progress=True shows a bar in a notebook, and this is none: leave it out, or give a"
+            " function of the snapshots of the run"
+        )
+    return [NotebookBar(display).read] if display else []
+
+
+@contextmanager
+def _watch(run: Run, readers: Sequence[Reader]) -> Iterator[None]:
+    """Have readers get a snapshot of the run each second, and one at its end."""
+    if not readers:
+        yield
+        return
+    watcher = Watcher(run)
+    watcher.readers += readers
+    watcher.begin()
+    try:
+        yield
+    finally:
+        watcher.end()
 
 
 CLOSING: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Event]] = WeakKeyDictionary()
@@ -127,8 +193,9 @@ class Running(ABC):
     After the last outcome `metrics` holds what the metrics file holds, and `status` how it ended.
     """
 
-    def __init__(self, reach: Reach, output: Path | None) -> None:
+    def __init__(self, reach: Reach, output: Path | None, progress: Progress = None) -> None:
         reach.check()
+        self._readers = _readers_of(progress)
         self.metrics: JsonObject | None = None
         self.status: Status | None = None
         self.output = output
@@ -185,12 +252,13 @@ class Running(ABC):
                     run.interrupt()
                 outcomes = run.outcomes()
                 async with self._beside(run):
-                    try:
-                        async for outcome in outcomes:
-                            yield outcome
-                    finally:
-                        closing.add(closed)
-                        await outcomes.aclose()
+                    with _watch(run, self._readers):
+                        try:
+                            async for outcome in outcomes:
+                                yield outcome
+                        finally:
+                            closing.add(closed)
+                            await outcomes.aclose()
                 self.metrics, self.status, _ = finish(run)
         finally:
             self._run = None
@@ -232,9 +300,14 @@ class Collecting(Running):
     """What `collect` returns."""
 
     def __init__(
-        self, reach: Reach, tasks: Tasks | None, command: CollectConfig, parts: Parts = Parts()
+        self,
+        reach: Reach,
+        tasks: Tasks | None,
+        command: CollectConfig,
+        parts: Parts = Parts(),
+        progress: Progress = None,
     ) -> None:
-        super().__init__(reach, command.output_jsonl_fpath)
+        super().__init__(reach, command.output_jsonl_fpath, progress)
         self._tasks, self._command, self._parts = tasks, command, parts
 
     async def _open(self) -> Collection:
@@ -243,6 +316,8 @@ class Collecting(Running):
             named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
             given = command.model_copy(update=named)
             name = task_path(given, self._servers.values, command.agent_name)
+            if name.startswith(HUB):
+                raise ConfigError(f"tasks: {name}: give the rows of datasets.load_dataset(…)")
             if command.output_jsonl_fpath:
                 check_apart(name, output_paths(command))
         if self._parts.retry and self._servers.make_runner:
@@ -284,8 +359,8 @@ class Collecting(Running):
 class Reverifying(Running):
     """What `reverify` returns."""
 
-    def __init__(self, reach: Reach, command: ReverifyConfig) -> None:
-        super().__init__(reach, command.output_jsonl_fpath)
+    def __init__(self, reach: Reach, command: ReverifyConfig, progress: Progress = None) -> None:
+        super().__init__(reach, command.output_jsonl_fpath, progress)
         self._command = command
 
     async def _open(self) -> Collection:
@@ -309,6 +384,7 @@ def collect(
     limits: Budget | RolloutLimits | None = None,
     retry: int | RetryPolicy | None = None,
     sink: OutcomeSink | None = None,
+    progress: Progress = None,
     **keys: Unpack[CollectKeys],
 ) -> Collecting:
     """Run tasks through an agent and verify each: iterate over the result, or await it.
@@ -320,14 +396,13 @@ def collect(
     - `servers` are those of `servers(…)` or `connect(…)`, one or several YAML files, or the URL of
       an `ng_run`. Without them the run starts its own from `model` and `environment` or `verify`,
       which are those of `servers`. With running servers, `model` is the name of a model server.
-    - `output` is the file to append rollouts to, where a later call continues. Without it nothing
-      is written.
-    - `parallelism` is the number of rollouts in flight, `"auto"`, `"min-start-max"`, or a
-      `Limiter`.
+    - `output` is the file to append to, where a later call continues. None: nothing is written.
+    - `parallelism` is the rollouts in flight: a number, `"auto"`, `"min-start-max"`, a `Limiter`.
     - `limits` is a `Budget` in US dollars and tokens, which several runs may share, or
       `RolloutLimits` in seconds and attempts for each rollout.
     - `retry` is the number of attempts at a rollout, or a `RetryPolicy` with pauses in seconds.
     - `sink` gets all outcomes that ended together, by `append_all(outcomes)`, before all others.
+    - `progress` is False for no bar in a notebook, or gets the run's `Snapshot` each second.
     - `keys` are those of `ng_collect_rollouts`, such as `num_repeats=4` or `max_minutes=30`.
 
     `collect(servers, tasks)` is accepted too. Raises ConfigError here, and ConfigError, OutputError
@@ -355,7 +430,7 @@ def collect(
     own: dict[str, Any] = {**keys}
     parts = read_parts(own, parallelism, limits, retry, sink)
     reach = read_reach(where, Given(model, verify, environment), own)
-    return Collecting(reach, wanted, read_collect(wanted, output, own), parts)
+    return Collecting(reach, wanted, read_collect(wanted, output, own), parts, progress)
 
 
 def reverify(
@@ -368,6 +443,7 @@ def reverify(
     output: str | Path | None = None,
     parallelism: int | None = None,
     retry: int | None = None,
+    progress: Progress = None,
     **keys: Unpack[ReverifyKeys],
 ) -> Reverifying:
     """Verify stored responses again, without the policy: iterate over the result, or await it.
@@ -377,6 +453,7 @@ def reverify(
     - `servers`, `verify` and `environment` are those of `collect`. What the run starts itself needs
       no policy model. A rollout is verified by the agent whose name it has.
     - `parallelism` is the number of verifications in flight, `retry` the number of attempts at one.
+    - `progress` is that of `collect`.
     - `keys` are those of `ng_reverify`, such as `stale_only=True`.
 
     `reverify(servers, rollouts)` is accepted too. Raises ConfigError here, and ConfigError,
@@ -400,4 +477,4 @@ def reverify(
     read_parts(own, parallelism, None, retry, None)
     reach = read_reach(where, Given(verify=verify, environment=environment), own)
     command = read_reverify(cast(str, path), output, own)
-    return Reverifying(replace(reach, kind=ReverifyConfig), command)
+    return Reverifying(replace(reach, kind=ReverifyConfig), command, progress)

@@ -175,6 +175,8 @@ async def know_agents(
         generation["responses_create_params"] = params
     if reader.prompt:
         generation["prompt_config"] = reader.prompt.settings()
+    if reader.mapping and (settings := reader.mapping.settings()):
+        generation["map"] = settings
     if command.num_repeats_add_seed:
         generation["num_repeats_add_seed"] = True
     names = [reader.agent_name] if reader.agent_name else servers.callable_agents

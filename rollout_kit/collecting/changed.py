@@ -1,12 +1,16 @@
 """What an output holds of other settings: refused before anything is sent, or kept apart."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import OutputError, number_of
-from ..store.manifest import Manifest, differences, fingerprint_of
+from ..store.compact import Keys
+from ..store.manifest import Manifest, differences, fingerprint_of, last_input
 from ..store.scan import Contents
 from ..store.scope import Scope, parse_scope
+from ..store.tasks import OwnTasks, read_task_numbers
 from ..types import JsonObject
 
 MAX_NAMED = 5
@@ -91,3 +95,21 @@ def find_uncounted(contents: Contents, agents: Sequence[str], arms: Sequence[str
             f"{number_of(number, 'rollout')} of {shown} stay in the output and are"
             " not counted: this run does not have them"
         )
+
+
+def find_left_behind(manifest: Manifest, own: OwnTasks | None, name: str, done: Keys) -> str:
+    """A line if tasks of the input before are neither done nor in this input, as after `tail -n
+    +101`: with many rollouts in flight, those that were not done lay before the cut."""
+    earlier = last_input(manifest.content)
+    path = Path(str(earlier.get("path") or ""))
+    if own is None or str(path) == name or not path.is_file():
+        return ""
+    known = {task for _, tasks in done.by_scope() for task in tasks}
+    numbers = set(islice(read_task_numbers(path), earlier.get("limit") or None))
+    left = sum(number not in known and not own.has(number) for number in numbers)
+    if not left or not any(map(own.has, numbers)):
+        return ""  # nothing is missing, or it is another input altogether
+    return (
+        f"warning: {number_of(left, 'task')} of {path} are not done, and not in {name}:"
+        f" +input_jsonl_fpath={path} continues with all of them, and repeats nothing"
+    )

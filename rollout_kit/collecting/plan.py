@@ -54,6 +54,7 @@ from .batches.batching import Batching, describe_batching, find_batching
 from .changed import find_scopes, find_uncounted
 from .cheapest.ways import Ways, find_ways
 from .counts import RunSource
+from .data.row_mapping import RowMap, find_row_map
 from .goal import choose_source
 from .history import History
 from .pacing.bill import Bill
@@ -93,6 +94,7 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         arms=with_overrides(arms, command.responses_create_params, command.arms_seed),
         is_mine=command.shard.has if command.shard else None,
         names_malformed=command.shard is None or command.shard.number == 1,
+        mapping=find_row_map(command, path),
     )
 
 
@@ -249,7 +251,7 @@ async def open_collection(
         journal.contents.keep_refused(partial(_fingerprints, plans))
         _note_settings(manifest, config, known, lines)
         notes += journal.notes + _older_verdicts(journal, plans, lines) + find_changed_code(known)
-        notes += _few_files(command.num_samples_in_parallel)
+        notes += _describe_mapping(reader) + _few_files(command.num_samples_in_parallel)
         notes += find_idle(_situation(config, reader, plans, ways))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
@@ -453,6 +455,11 @@ def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:
     """Those of the settings and the verifier that a rollout is made with now."""
     plan = plans.get(key.agent)
     return (plan.settings_of(key), plan.verifier) if plan else ("", "")
+
+
+def _describe_mapping(reader: TaskReader) -> list[str]:
+    note = reader.mapping.note if isinstance(reader.mapping, RowMap) else ""
+    return [note] if note else []
 
 
 def _few_files(parallelism: Parallelism) -> list[str]:

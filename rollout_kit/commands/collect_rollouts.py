@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import command_lines
+from ..collecting.data.rows import open_input
 from ..collecting.pacing.bill import Bill
 from ..collecting.plan import Collection, open_collection, output_paths
 from ..collecting.sources import TaskSource, check_repeats
@@ -19,7 +20,6 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving.transport import loop
 from ..store.files import check_apart
-from ..store.input import input_file
 from . import entry
 from .canary import begin_cheaply, confirm, try_first
 from .drive import prepare, run_to_end, show_first_request
@@ -124,7 +124,7 @@ async def open_work(
     agent = choose_agent(servers.agents, servers.values, command)
     name = task_path(command, servers.values, agent)
     check_apart(name, output_paths(command))
-    with input_file(name) as path:
+    with open_input(name) as path:
         yield Work(servers, config, argv, name, path)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from ..collecting.changed import find_left_behind
 from ..collecting.cheapest.savings import Savings
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
@@ -22,6 +23,7 @@ from ..collecting.plan import Collection
 from ..collecting.results import Status, finish, has_metrics_file, write_interim
 from ..collecting.run import Ending, Run
 from ..collecting.schedule import Later
+from ..collecting.sources import TaskSource
 from ..collecting.trackers.tracking import track
 from ..config.replaced import explain
 from ..errors import ConfigError, number_of
@@ -113,9 +115,14 @@ def _say_plan(collection: Collection, progress: Progress) -> None:
     """The plan, and what the output holds of other inputs."""
     for text, fields in plan_notes(collection.source):
         progress.say(text, **fields)
-    others = collection.source.others
+    source = collection.source
+    others = source.others
     if not others.rollouts:
         return
+    done, manifest = collection.journal.contents.done, collection.manifest
+    is_input = isinstance(source, TaskSource)
+    if is_input and (left := find_left_behind(manifest, source.own, source.name, done)):
+        progress.say(left, event="left_behind")
     what = f"{number_of(others.rollouts, 'rollout')} of {number_of(others.tasks, 'task')}"
     progress.say(
         f"{collection.command.output_jsonl_fpath} also holds {what} that are not in"

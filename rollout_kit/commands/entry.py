@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 from .._version import __version__
 from ..config.commands import COMMANDS
 from ..config.keys import Command
+from ..config.overrides import take_options
 from ..errors import ConfigError, RolloutKitError
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def main(name: str | None = None, words: Sequence[str] | None = None) -> NoRetur
 def run(name: str, words: Sequence[str]) -> int:
     """Run a command; returns its exit code. Only its own module is imported."""
     module = COMMANDS[name].module or name.removeprefix("ng_")
+    words, notes = take_options(name, words)
+    for note in notes:
+        print(note, file=sys.stderr)
     return import_module(f".{module}", __package__).main(list(words))
 
 

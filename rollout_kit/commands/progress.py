@@ -13,8 +13,8 @@ from typing import Any, TextIO
 import orjson
 from tqdm import tqdm
 
-from ..collecting.live.snapshot import Cost, Snapshot
-from ..collecting.pacing.bill import dollars
+from ..collecting.live.figures import arm_rewards, parts_of
+from ..collecting.live.snapshot import Snapshot
 from ..types import JsonObject
 
 log = logging.getLogger(__name__)
@@ -164,41 +164,6 @@ class Progress:
         self._print(orjson.dumps(fields).decode(), self.out)
 
 
-def parts_of(snapshot: Snapshot) -> dict[str, str]:
-    """The figures behind the bar."""
-    run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
-    parts = {} if run.reward is None else {"reward": f"reward={run.reward:.3f}"}
-    if (tokens := snapshot.speed.output_tokens_per_s) is not None:
-        parts["tokens"] = f"tok/s={tokens:.0f}"
-    limit = f"/{parallel.limit}" if parallel.adapts else ""
-    parts["in_flight"] = f"in flight={counts.in_flight}{limit}"
-    if counts.waiting:
-        parts["waiting"] = f"waiting for batches={counts.waiting}"
-    parts["failed" if run.failed else "none_failed"] = f"failed={run.failed}"
-    if counts.unverified:
-        parts["unverified"] = f"unverified={counts.unverified}"
-    if run.requests_429:
-        parts["requests_429"] = f"429s={run.requests_429}"
-    ranked = sorted((reward, arm) for arm, reward in arm_rewards(snapshot).items())
-    if len(ranked) > 1:
-        (low, worst), *_, (high, best) = ranked
-        parts["arms"] = f"arms={worst} {low:.2f}…{best} {high:.2f}"
-    if snapshot.holdup:
-        parts["bottleneck"] = snapshot.holdup.short()
-    return parts | parts_of_cost(snapshot.cost, snapshot.speed.usd_per_minute)
-
-
-def parts_of_cost(cost: Cost | None, usd_per_minute: float) -> dict[str, str]:
-    if cost is None or not cost.priced_usd:
-        return {}
-    least = ">" if cost.unpriced_calls else "="
-    end = "" if cost.projected_usd is None else f"→{dollars(cost.projected_usd)}"
-    return {
-        "cost": f"cost{least}{dollars(cost.priced_usd)}{end}",
-        "burn": f"{dollars(usd_per_minute)}/min",
-    }
-
-
 def fields_of(snapshot: Snapshot) -> JsonObject:
     """The figures for a program."""
     run, counts, parallel = snapshot.this_run, snapshot.counts, snapshot.parallel
@@ -221,16 +186,14 @@ def fields_of(snapshot: Snapshot) -> JsonObject:
     }
 
 
-def arm_rewards(snapshot: Snapshot) -> dict[str, float]:
-    """Arm → its mean reward, for the arms that have one."""
-    return {each.name: each.reward.value for each in snapshot.arms if each.reward}
-
-
 def _headline(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Means of the reward and of every number that the verifier set."""
-    means = {name: round(value, 4) for name, value in metrics["metrics"].items()}
-    first = {"reward": means.pop("reward")} if "reward" in means else {}
-    return {**first, **means}
+    """Means of the reward and of every number that the verifier set, `accuracy` after the reward
+    and `avg_tool_calls` at the end, as the metrics file has them."""
+    means = dict(metrics["metrics"])
+    first = {name: means.pop(name, metrics.get(name)) for name in ("reward", "accuracy")}
+    means.setdefault("avg_tool_calls", metrics.get("avg_tool_calls"))
+    found = {**first, **means}
+    return {name: round(value, 4) for name, value in found.items() if value is not None}
 
 
 def _lines_per_agent(agents: Sequence[Mapping[str, Any]]) -> Iterator[str]:

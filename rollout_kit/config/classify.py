@@ -16,6 +16,7 @@ from . import fields, instances, interpolation
 from .commands import COMMANDS, OLD_KEYS, explain_old_key, known_keys
 from .instances import Block
 from .keys import Command
+from .overrides import CONFIG_PATHS, FLAGS
 from .sources import COMMAND_LINE, ENV_FILE, Merged
 
 PARAMS = "responses_create_params"
@@ -152,8 +153,35 @@ def describe_unknown(key: str, typed: bool, merged: Merged, known: list[str], cw
     words = [word for word in known if word != key]
     if isinstance(merged.tree.get(key), dict):
         words += [name for type_ in registry.TYPES for name in registry.implementations(type_, cwd)]
-    unused = f" (no server has it, and no ${{{key}}} in the files uses it)" if typed else ""
-    return f"unknown key '{key}' {where}{suggest(key, words) or unused}"
+    if not typed:
+        return f"unknown key '{key}' {where}{suggest(key, words)}"
+    if (meant := FLAGS.get(key)) and meant not in merged.tree:
+        value = merged.tree.get(key)
+        return f"unknown key '{key}' {where}: write +{meant}={value}{_explain_flag(meant, merged)}"
+    return f"unknown key '{key}' {where}{suggest(key, words) or _explain_unused(key, merged)}"
+
+
+def _explain_flag(meant: str, merged: Merged) -> str:
+    """What else a suggested key needs, as a clause."""
+    first = meant.partition(".")[0]
+    if first in {PARAMS, *known_keys(), *interpolation.users(merged.tree)}:
+        return ""
+    if not _has_servers(merged):
+        return " for the ng_run, whose YAML has the model"
+    return f"; it is for a YAML with ${{{first}}}, such as those of responses_api_models"
+
+
+def _explain_unused(key: str, merged: Merged) -> str:
+    if _has_servers(merged):
+        return f" (no server has it, and no ${{{key}}} in the files uses it)"
+    return (
+        ": a key of a server belongs to the ng_run that starts it, or here together with its"
+        " config_paths"
+    )
+
+
+def _has_servers(merged: Merged) -> bool:
+    return CONFIG_PATHS in merged.tree
 
 
 def _owners(key: str) -> str:

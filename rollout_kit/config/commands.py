@@ -30,6 +30,7 @@ from .keys import (
     PrepareDataConfig,
     ReportConfig,
     ReverifyConfig,
+    ReweightConfig,
     RunConfig,
     SimulateTrainerConfig,
     StatusConfig,
@@ -54,7 +55,6 @@ OF_RUNS = (
     "config_paths",
     "head_server.port",
     "auth_token",
-    "log_dir",
     "json",
 )
 """The most used keys of the commands that write rollouts."""
@@ -72,7 +72,8 @@ OF_COLLECTING = (
     "dataset",
     "num_repeats",
     "responses_create_params",
-    "prompt_config",
+    "prompt",
+    "map",
     "arms",
     "confirm",
     "cheapest",
@@ -271,6 +272,14 @@ COMMANDS = {
         MergeConfig,
         "the same as ng_merge, by its name in NeMo Gym",
         module="merge",
+    ),
+    "ng_reweight": CommandInfo(
+        ReweightConfig,
+        "compute rewards again from stored components",
+        (
+            "ng_reweight rollouts.jsonl +factors.coherence=2 +output_jsonl_fpath=reweighted.jsonl",
+            "ng_reweight rollouts.jsonl +factors.length_penalty=0 +output_jsonl_fpath=free.jsonl",
+        ),
     ),
     "ng_compare": CommandInfo(
         CompareConfig,

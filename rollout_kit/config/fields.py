@@ -71,10 +71,13 @@ def field_at(model: type[BaseModel], path: Iterable[str]) -> Any:
         parts = [part for part in _parts(annotation) if part is not type(None)]
         inner = next((part for part in parts if _is_model(part)), None)
         field = keys(inner).get(str(key)) if inner else None
+        held = [part for part in parts if get_origin(part) is dict]
+        if len(parts) > 1:  # of a union, only a mapping to settings declares its keys
+            held = [part for part in held if _is_model(get_args(part)[-1])]
         if field is not None:
             annotation = field.annotation
-        elif len(parts) == 1 and get_origin(parts[0]) is dict and Any not in get_args(parts[0]):
-            annotation = get_args(parts[0])[-1]
+        elif len(held) == 1 and Any not in get_args(held[0]):
+            annotation = get_args(held[0])[-1]
         else:
             return None
     return annotation
@@ -203,7 +206,8 @@ def _declared(model: type[BaseModel], loc: Iterable[Any]) -> tuple[str, ...]:
     """The longest start of `loc` that names declared fields."""
     path: tuple[str, ...] = ()
     for part in loc:
-        if field_at(model, (*path, str(part))) is None:
+        # a member of a union is named by its type
+        if field_at(model, (*path, str(part))) is None or str(part) == "str" or "[" in str(part):
             break
         path = (*path, str(part))
     return path

@@ -13,6 +13,9 @@ from .keys import CollectConfig, Command, ReverifyConfig, TasksConfig
 
 CommandT = TypeVar("CommandT", bound=Command)
 
+HUB = "hf://"
+"""Begins the name of a dataset on Hugging Face."""
+
 
 def choose_agent(agents: Sequence[str], values: JsonObject, command: TasksConfig) -> str | None:
     """The agent that every row runs with; None if the rows name their agents."""
@@ -115,8 +118,8 @@ def stored_path(command: ReverifyConfig) -> str:
 
 
 def _path(given: str) -> str:
-    if given == "-":
-        return "-"
+    if given == "-" or given.startswith(HUB):
+        return given
     expanded = str(Path(given).expanduser())
     return str(registry.resolve_path(expanded) or expanded)
 

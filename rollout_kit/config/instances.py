@@ -317,7 +317,7 @@ def add_missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) 
     """The agent of the only resources server, if no agent is configured. It asks the only model, or
     the one that is called policy_model."""
     resources = [block.name for block in blocks if block.type == RESOURCES]
-    models = [block.name for block in blocks if block.type == MODELS]
+    models = _list_answering(blocks)
     if POLICY in models or not (models or with_policy):
         models = [POLICY]
     if len(resources) != 1 or len(models) != 1 or {block.type for block in blocks} & {AGENTS}:
@@ -332,10 +332,23 @@ def add_missing_agent(blocks: list[Block], cwd: Path, with_policy: bool = True) 
     return [Block(name, AGENTS, "simple_agent", given, (name,))]
 
 
+def _list_answering(blocks: list[Block]) -> list[str]:
+    """The models that may answer tasks: those that no resources server asks, as it asks a judge. If
+    it asks all, they are all."""
+    models = [block.name for block in blocks if block.type == MODELS]
+    judges = {
+        each.name
+        for block in blocks
+        if block.type == RESOURCES
+        for each in references(block.given, None)
+    }
+    return [name for name in models if name not in judges] or models
+
+
 def explain_missing_agent(blocks: list[Block]) -> Iterator[str]:
     """Why the only resources server gets no agent, if several models could be its policy."""
     resources = [block.name for block in blocks if block.type == RESOURCES]
-    models = [block.name for block in blocks if block.type == MODELS]
+    models = _list_answering(blocks)
     has_agent = any(block.type == AGENTS for block in blocks)
     if len(resources) == 1 and len(models) > 1 and POLICY not in models and not has_agent:
         yield (

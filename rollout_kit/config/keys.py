@@ -4,6 +4,7 @@ The command line, the YAML, `--help` and the reference use these definitions. Fi
 several commands share, then each command with its own.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -501,6 +502,18 @@ class OfInputCommand(ReadingCommand):
     )
 
 
+PAPER = Field(
+    None,
+    description="Folder for tables (markdown, LaTeX, CSV) and figures (SVG, PDF) of the results.",
+)
+
+LABELS = Field(
+    [],
+    description="For paper: names of the runs, in the order of the files. Files with the same name"
+    " are one run.",
+)
+
+
 class CompareConfig(OfInputCommand):
     """ng_compare: compare files of rollouts task by task."""
 
@@ -508,6 +521,8 @@ class CompareConfig(OfInputCommand):
         None, description="Compare rollouts for which this holds: finish_reason == 'stop'."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    paper: Path | None = PAPER
+    labels: list[str] = LABELS
 
 
 class CheckRolloutsConfig(ReadingCommand):
@@ -582,6 +597,18 @@ class ViewConfig(ReadingCommand):
     sort: str = Field("", description="Column to sort by. With a - in front, largest first.")
 
 
+class ReweightConfig(ReadingCommand):
+    """ng_reweight: compute rewards again from stored components, without verifiers."""
+
+    factors: dict[str, float] = Field(
+        {},
+        description="Factor of each component: {coherence: 2}. Components of groups without one"
+        " keep theirs. A rollout's own reward becomes the sum over the scores that are named.",
+    )
+    output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
+    pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+
+
 class ReportConfig(OfInputCommand):
     """ng_report: write a page with figures and plots of rollouts."""
 
@@ -591,6 +618,8 @@ class ReportConfig(OfInputCommand):
         None, description="Report on rollouts for which this holds: reward < 0.5."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
+    paper: Path | None = PAPER
+    labels: list[str] = LABELS
 
 
 class SelectionConfig(OfInputCommand):
@@ -1039,6 +1068,41 @@ class GoalConfig(CommandKeys):
         return self
 
 
+class FieldSource(CommandKeys):
+    """Source of a field of a task: the column `from` (`a.b` for nested ones), reduced to a group of
+    `regex` and converted with `as`; or a constant `value`."""
+
+    path: str | None = Field(None, alias="from", description="Column that has the value.")
+    regex: str | None = Field(
+        None,
+        description="Take what this expression finds: its group `answer`, or else its first group.",
+    )
+    taken_as: Literal["text", "letter", "options", "lettered", "last_boxed"] | None = Field(
+        None, alias="as", description="Convert the value."
+    )
+    value: Any = Field(None, description="A constant for all rows.")
+
+    @field_validator("regex")
+    @classmethod
+    def _has_a_group(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                groups = re.compile(value).groups
+            except re.error as error:
+                raise ValueError(f"is not a regular expression: {error}") from None
+            if groups < 1:
+                raise ValueError("needs a group, as in  ####\\s*(.+)")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        value = {"from": value} if isinstance(value, str) else value
+        if isinstance(value, dict) and not value.keys() & {"from", "value"}:
+            raise ValueError("needs `from`, the name of a column, or a constant `value`")
+        return value
+
+
 class SamplingConfig(CommandKeys):
     """How often each task is asked, and how."""
 
@@ -1058,6 +1122,17 @@ class SamplingConfig(CommandKeys):
     )
     prompt_config: str | None = Field(
         None, description="YAML with `system` and `user` templates to fill from the row's fields."
+    )
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="What to ask, as a jinja template over the row's fields: Solve {{ question }}."
+        " Or a file with one, whose name ends in .jinja or .j2.",
+    )
+    map: str | dict[str, FieldSource] = Field(
+        {},
+        description="Fields of the tasks and the columns that they come from: {question: Frage}."
+        " Or the name of a known format, such as gsm8k.",
     )
     arms: Arms = ARMS
     arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")

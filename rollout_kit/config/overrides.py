@@ -34,8 +34,35 @@ FLAGS = {
     "temperature": "responses_create_params.temperature",
     "top_p": "responses_create_params.top_p",
     "max_output_tokens": "responses_create_params.max_output_tokens",
+    "max_tokens": "responses_create_params.max_output_tokens",
+    "seed": "responses_create_params.seed",
+    "reasoning_effort": "responses_create_params.reasoning.effort",
+    "model_name": "policy_model_name",
+    "base_model": "policy_model_name",
+    "base_url": "policy_base_url",
+    "api_key": "policy_api_key",
+    "num_parallel": "num_samples_in_parallel",
+    "num_samples": "num_repeats",
+    "parallelism": "num_samples_in_parallel",
+    "n_repeats": "num_repeats",
 }
-"""NeMo Gym's newer `--flags` → our key, for suggestions."""
+"""Names that other tools, and NeMo Gym's newer `--flags`, have → our key, for suggestions."""
+
+OPTIONS = {
+    "ng_collect_rollouts": {
+        "model_path": "policy_model_path",
+        "data_path": "input_jsonl_fpath",
+        "out_path": "output_jsonl_fpath",
+        "n_samples": "limit",
+    },
+    "ng_merge_lora": {"base_model": "base", "lora_path": "adapter", "output_path": "output"},
+    "ng_reverify": {
+        "input": "input_jsonl_fpath",
+        "output": "output_jsonl_fpath",
+        "parallelism": "num_samples_in_parallel",
+    },
+}
+"""Command → options as the scripts before it spelled them → our keys."""
 
 OPENING = {"[": "]", "{": "}"}
 
@@ -87,6 +114,28 @@ def parse(words: Sequence[str], is_text: Callable[[str, str], bool]) -> list[Ove
             parsed = _value(argument, key, value[1:], is_text)
             overrides.append(Override(path, parsed, False, argument))
     return overrides
+
+
+def take_options(name: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments of a command with our keys in place of `--option value`, `--option=value` and
+    `+option=value` of the scripts before it, and a line that says what was written."""
+    known, found, spelled = OPTIONS.get(name, {}), list[str](), dict[str, str]()
+    left = iter(words)
+    for word in left:
+        match = re.fullmatch(r"(?:--|\+{1,2})([\w-]+)(=.*)?", word, re.DOTALL)
+        key = known.get(match[1].replace("-", "_")) if match else None
+        value = match[2] if match else None
+        if match is None or key is None or (value is None and word.startswith("+")):
+            found.append(word)
+            continue
+        if value is None and (following := next(left, None)) is not None:
+            value = f"={following}"
+        if value is None:
+            raise ConfigError(f"{word}: a value is missing: +{key}=<value>")
+        spelled[f"+{key}{value}"] = word.partition("=")[0]
+        found.append(f"+{key}{value}")
+    notes = [f"{old} is written {_quoted(new)}" for new, old in spelled.items()]
+    return found, notes
 
 
 def config_paths(words: Sequence[str]) -> list[str]:

@@ -6,8 +6,8 @@ import sys
 import tempfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -16,20 +16,11 @@ from typing import Any, BinaryIO
 
 from ..errors import ConfigError, how_to_install, suggest
 from ..reading import MAX_LINE, Lines, check_kind, copy_lines, iterate_lines
+from .tables.table_rows import is_table, iterate_rows
 
-FROM_CSV = (
-    'python3 -c "import csv, json, sys; [print(json.dumps(row)) for row in'
-    ' csv.DictReader(sys.stdin)]" <'
-)
-FROM_PARQUET = (
-    'python3 -c "import pandas, sys; print(pandas.read_parquet(sys.argv[1]).to_json('
-    "orient='records', lines=True))\""
-)
 FROM_YAML = "yq -o=json -I=0 '.[]'"
 
 OTHER_FORMS = {
-    ".csv": ("CSV", FROM_CSV),
-    ".parquet": ("Parquet", FROM_PARQUET),
     ".yaml": ("YAML", FROM_YAML),
     ".yml": ("YAML", FROM_YAML),
 }
@@ -55,8 +46,29 @@ def plain_path(path: Path) -> Path:
 
 def number_lines(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines with their numbers, from 1, without the first `skip` lines;
-    ConfigError if reading fails."""
+    ConfigError if reading fails. The rows of a table count as lines, without its head."""
+    if is_table(plain_path(path)) and not _holds_json(path):
+        return islice(enumerate(_iterate_table(path), 1), skip, None)
     return ((number, raw) for number, _, raw in place_lines(path, skip=skip))
+
+
+def _holds_json(path: Path) -> bool:
+    """Whether a file has lines of JSON, though it has the name of a table."""
+    with suppress(OSError, EOFError, zlib.error), _open(path) as stream:
+        return stream.read(1) == b"{"
+    return False  # reading the table says why
+
+
+def _iterate_table(path: Path) -> Iterator[bytes]:
+    number = 0
+    with _explains(path, lambda: number):
+        if path.is_dir():
+            yield from iterate_rows(path, "", None)
+            return
+        with _open(path) as stream:
+            for raw in iterate_rows(path, plain_path(path).suffix, stream):
+                number += 1
+                yield raw
 
 
 def place_lines(
@@ -65,24 +77,31 @@ def place_lines(
     """The same with the offset of each line in the unpacked file. `limit`: bytes of the longest
     line."""
     number = offset = 0
+    with _explains(path, lambda: number), _open(path) as stream:
+        lines = iterate_lines(stream, limit)
+        first = list(islice(lines, 3))
+        _check_form(path, [raw[:HEAD] for raw in first if raw.strip()])
+        for number, raw in enumerate(chain(first, lines), 1):
+            end = offset + len(raw)
+            if number == 1 and raw.startswith(BOM_UTF8):  # a byte order mark
+                offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
+            if number > skip and not raw.isspace():
+                yield number, offset, raw
+            offset = end
+
+
+@contextmanager
+def _explains(path: Path, lines_read: Callable[[], int]) -> Iterator[None]:
+    """ConfigError for a file that is missing or cannot be read to its end."""
     try:
-        with _open(path) as stream:
-            lines = iterate_lines(stream, limit)
-            first = list(islice(lines, 3))
-            _check_form(path, [raw[:HEAD] for raw in first if raw.strip()])
-            for number, raw in enumerate(chain(first, lines), 1):
-                end = offset + len(raw)
-                if number == 1 and raw.startswith(BOM_UTF8):  # a byte order mark
-                    offset, raw = len(BOM_UTF8), raw.removeprefix(BOM_UTF8)
-                if number > skip and not raw.isspace():
-                    yield number, offset, raw
-                offset = end
+        yield
     except FileNotFoundError:
         if path.is_symlink():
             raise ConfigError(f"{path}: is a link to {path.readlink()}, which is missing") from None
         near = [each.name for each in path.parent.glob("*")] if path.parent.is_dir() else []
         raise ConfigError(f"no input file {path}{suggest(path.name, near)}") from None
     except (OSError, EOFError, zlib.error) as error:
+        number = lines_read()
         after = f" after line {number}" if number else ""
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read{after}: {reason}") from None

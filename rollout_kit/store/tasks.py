@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -31,6 +31,7 @@ from .index import Leading
 from .input import number_lines
 from .lines import Malformed
 from .manifest import last_input
+from .tables.table_rows import BadRow
 
 IGNORED_IN_IDENTITY = "_ng_"
 """A task's id ignores fields with this prefix, and those of `OF_ROUTE`: they record a row's
@@ -47,6 +48,9 @@ TEXT_KEPT = 2048
 
 PROMPT_FIELDS = ("messages", "prompt", "input", "question", "problem", "instruction")
 """Names that other tools give to what a model is asked."""
+
+ANSWERS = ("answer", "label", "target", "solution")
+"""Names that other tools give to the right answer."""
 
 STORED = frozenset({"rollout", "unverified", "failure"})
 """Kinds of lines that a collection writes."""
@@ -103,6 +107,13 @@ class Routes:
         return ()
 
 
+class RowMapping(Protocol):
+    """Makes a task of a row in another form; ValueError if that is impossible."""
+
+    def apply(self, row: JsonObject) -> JsonObject: ...
+    def settings(self) -> JsonObject: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReader:
     """Turns lines into tasks: sets the agent, the parameters and the prompt."""
@@ -130,6 +141,8 @@ class TaskReader:
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What a row's `task_source` may say → the agents that it can mean."""
     routes: Routes = field(default_factory=Routes)
+    mapping: RowMapping | None = None
+    """Makes tasks of rows. A task's id is that of the row as it was."""
 
     def read(self) -> "Iterator[Task | Malformed]":
         """Yield the tasks of the file in input order, malformed lines among them."""
@@ -179,7 +192,7 @@ class TaskReader:
         how = (sorted(self.agents), self.agent_name, self.default_params, self.override_params)
         with suppress(OSError), self.path.open("rb") as stream:
             state = State.of(stream.fileno(), os.fstat(stream.fileno()).st_size)
-            said = repr((__version__, state, *how, self.prompt, self.arms))
+            said = repr((__version__, state, *how, self.prompt, self.arms, self.mapping))
             return hashlib.blake2b(said.encode(), digest_size=16).digest() if how[1] else b""
         return b""
 
@@ -223,6 +236,8 @@ class TaskReader:
         task."""
         if row.get("kind") in STORED and isinstance(row.get("rollout"), dict):
             raise ValueError("the line is a stored rollout, not a task: ng_reverify verifies it")
+        if self.mapping is not None:
+            row = self.mapping.apply(row)
         asks = bool(self.prompt or (self.arms and all(arm.has_question for arm in self.arms)))
         own = row.get("responses_create_params", {} if asks else None)
         if not isinstance(own, dict):
@@ -289,6 +304,8 @@ class Reading:
 
 
 def _parse(raw: bytes) -> JsonObject:
+    if isinstance(raw, BadRow):
+        raise ValueError(raw.reason)
     try:
         row = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -304,11 +321,12 @@ def _how_to_map(row: JsonObject) -> str:
     """How to make a task of a row in another form."""
     for name in PROMPT_FIELDS:
         if name in row:
-            return (
-                f"it has '{name}': jq -c '{{responses_create_params: {{input: .{name}}}}} + .'"
-                " rows.jsonl > tasks.jsonl"
-            )
-    return "+prompt_config=… builds one from other fields; ng_prepare_data maps whole datasets"
+            answer = next((f" +map.expected_answer={each}" for each in ANSWERS if each in row), "")
+            return f"it has '{name}': add '+prompt={{{{ {name} }}}}'{answer}"
+    return (
+        f"it has {', '.join(row) or 'no field'}: '+prompt=… {{{{ field }}}} …' builds one, and +map"
+        " names the columns of other fields"
+    )
 
 
 def _encode(row: Any) -> bytes:

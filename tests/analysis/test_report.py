@@ -232,6 +232,6 @@ def test_labels_that_are_cut_keep_what_differs() -> None:
     names = [
         f"{file}/rollouts.jsonl · vote_simple_agent · long_{arm}" for file in "xy" for arm in "ab"
     ]
-    page = draw_whiskers([Whisker(f"results/{name}", 0.5, None) for name in names])
+    page = str(draw_whiskers([Whisker(f"results/{name}", 0.5, None) for name in names]))
     shown = re.findall(r">([^<>]*…[^<>]*)<", page)
     assert len(set(shown)) == 4 and all(len(each) <= 44 for each in shown)

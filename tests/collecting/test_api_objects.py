@@ -581,3 +581,17 @@ async def test_the_logger_gets_the_warnings_and_notes_that_a_command_prints(
     warned = [text for level, text in said if level == "WARNING"]
     assert [text.split()[0] for text in sorted(warned)] == ["'audit_seed'", "'tracker_wait_s'"]
     assert any(text.startswith("policy_model is simulated_model") for _, text in said)
+
+
+def test_a_run_says_what_has_no_reward(caplog: pytest.LogCaptureFixture) -> None:
+    def verify(task: Any, response: Any) -> float:
+        raise rk.VerifyError("the judge is away", retryable=False)
+
+    rows = [{"responses_create_params": {"input": "2 + 2?"}}]
+    table = rk.collect_sync(rows, model=lambda params: "4", verify=verify).table()
+    said = "1 without a verdict, the last one with: the judge is away"
+    assert repr(table) == f"Collected(0 rollouts; {said})"
+    assert said in caplog.text and "`unverified`" in caplog.text
+    assert repr(rk.collect_sync(rows, model=lambda params: "4", verify=lambda *_: 1.0).table()) == (
+        "Collected(1 rollout)"
+    )

@@ -179,3 +179,17 @@ def test_commands_without_an_input_take_all_and_say_so_or_are_restricted(
     assert "20 rollouts" in said or "20 tasks" in said or "20 read" in said
     said = run(f"+input_jsonl_fpath={mixed.folder}/b.jsonl")
     assert "earlier input" not in said and "10" in said
+
+
+def test_the_tail_of_an_earlier_input_names_what_lay_before_the_cut(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    whole = [*RIGHT, *WRONG]
+    limits = {"num_samples_in_parallel": 1, "max_total_tokens": 1}
+    run_virtual(bench.collect(**input_of(bench, "all.jsonl", whole), **limits))
+    done = len(bench.lines())
+    assert 0 < done < 4
+    run_virtual(bench.collect(**input_of(bench, "tail.jsonl", whole[5:])))
+    said = bench.out.getvalue()
+    assert f"warning: {5 - done} tasks of {tmp_path / 'all.jsonl'} are not done, and not in" in said
+    run_virtual(bench.collect(input_jsonl_fpath=str(tmp_path / "all.jsonl")))
+    assert len(bench.lines()) == len(whole)

@@ -12,9 +12,10 @@ from snapshots import snapshot
 from virtual_time import run_linked
 
 from rollout_kit.api.testing import Over, ScriptedModel, mount, run_virtual
+from rollout_kit.collecting.live.figures import parts_of
 from rollout_kit.collecting.pacing.limiter import Adaptive
 from rollout_kit.collecting.pacing.watch import SAY_EVERY_S, Watch, add_loads, load_of_server
-from rollout_kit.commands.progress import Progress, fields_of, parts_of
+from rollout_kit.commands.progress import Progress, fields_of
 from rollout_kit.serving.service import get
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.http import HttpClient

@@ -325,6 +325,9 @@ def test_keys_of_its_model_servers_that_ours_have_too_are_taken(place: Path) -> 
         },
         "supply_prefix_token_ids: true": {},  # with token ids, as in this block
         "supply_prefix_token_ids: false": {},
+        "propagate_context_overflow_errors: false": {},
+        "reasoning_field: both": {},
+        "reasoning_field: reasoning_content": {"reasoning_field": "reasoning_content"},
     }
     bare = dump("models.yaml", models=THEIR_MODELS).instances["policy_model"].settings
     for given, settings in keys.items():
@@ -343,6 +346,7 @@ REFUSED_KEYS = {
     "render_chat_template: true\n      use_completions_api: true": "render_chat_template: leave it",
     "endpoint_file: /shared/url": "endpoint_file: name the server that runs",
     "use_completions_api: true\n      continue_final_assistant_message: true": "a raw prompt is no",
+    "propagate_context_overflow_errors: true": "propagate_context_overflow_errors: leave it out",
     "sampling_override: {top_p: 1}": "unknown key 'sampling_override'",
 }
 """A key in a block → what its refusal says."""

@@ -12,6 +12,7 @@ from support import read_jsonl, write_jsonl
 
 from rollout_kit.collecting.data.mapping import Mapping, get_shape
 from rollout_kit.collecting.data.prepare import prepare
+from rollout_kit.collecting.data.row_texts import RowTexts
 from rollout_kit.config.keys import PrepareDataConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
@@ -173,7 +174,7 @@ def test_an_earlier_file_stays_whole_where_there_is_no_next_one(folder: Path) ->
 def test_shapes_that_many_datasets_have(
     name: str, row: JsonObject, fields: JsonObject, asked: str
 ) -> None:
-    made = Mapping.model_validate(get_shape(name)).build_task(row)
+    made = Mapping.model_validate(get_shape(name)).build_task(row, RowTexts())
     params = made.pop("responses_create_params")
     assert made == fields
     assert asked in params["input"][-1]["content"]
@@ -197,7 +198,7 @@ def test_a_mapping_of_one_s_own_says_what_a_row_lacks(folder: Path) -> None:
     assert said == "1 + 1? Say only the number. Be brief."
     assert (row["expected_answer"], row["q"], "_hint" in row) == ("2", "1 + 1?", False)
     problems = [each.split(": ", 1)[1] for each in found["left_out_rows"]]
-    assert problems[0] == problems[1] == "has no field 'a.value'"
+    assert problems[:2] == ["has no field 'a.value'; there are q, a", "has no field 'a.value'"]
     assert "does not match" in problems[2]
 
 

@@ -48,6 +48,7 @@ PYTHONS = ("CHECKOUT/.rl/bin", ".venv/bin")
 
 TOOLS = (
     "curl jq head tail sort uniq wc cat sed awk ssh scp git uv vllm ray split column redis-server"
+    " vf-eval"
 )
 
 SERVER = """

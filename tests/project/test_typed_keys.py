@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from rollout_kit.api.arguments import OF_REQUESTS, OF_SERVERS
 from rollout_kit.api.keys import CollectKeys, ReverifyKeys, StartKeys
-from rollout_kit.config.keys import CollectConfig, Parallelism, ReverifyConfig
+from rollout_kit.config.keys import CollectConfig, FieldSource, Parallelism, ReverifyConfig
 from rollout_kit.config.shard import Shard
 from rollout_kit.types import JsonObject
 
@@ -34,6 +34,8 @@ def parts(annotation: Any) -> set[Any]:
         return {int, str, Parallelism}
     if annotation is Shard:
         return {str, Shard}
+    if annotation == dict[str, FieldSource]:  # each may be a text
+        return {JsonObject}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {annotation, JsonObject}
     return {annotation}

@@ -215,9 +215,8 @@ def test_merging_keeps_what_is_over_and_changes_neither(under: dict, over: dict)
         ),
         ("t.jsonl", b'[{"a": 1}, {"a": 2}]', "is one JSON array.* t.jsonl > t_lines.jsonl"),
         ("t.jsonl", b'{\n  "a": 1\n}\n', "spread over several lines.*jq -c"),
-        ("t.csv", b"question,answer\n1+1,2\n", "is CSV.*csv.DictReader"),
         ("t.yaml", b"- question: 1\n", "is YAML.*yq"),
-        ("t.parquet", b"PAR1\x15\x04", "is Parquet.*read_parquet"),
+        ("t.parquet", b"PAR1\x15\x04", "cannot be read: .*Parquet"),
         ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), "is UTF-16.*iconv"),
         (
             "t.jsonl",

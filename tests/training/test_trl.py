@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grpo import configure, load_tiny
 from running import ng_run
 from support import HANG_S
 
@@ -38,9 +39,7 @@ def url(tmp_path: Path) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 def test_grpo_trains_on_rollouts_of_its_own_weights(tmp_path: Path, url: str) -> None:
-    import torch
-    from transformers import AutoTokenizer, Qwen3ForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     rows = [json.loads(line) for line in (MODEL / "data/arithmetic.jsonl").open()][:32]
     manager = CheckpointManager(tmp_path / "weights", base=MODEL / "checkpoint")
@@ -53,30 +52,11 @@ def test_grpo_trains_on_rollouts_of_its_own_weights(tmp_path: Path, url: str) ->
             return found
 
     rollouts = Watched(url, rows, manager, num_samples_in_parallel=8)
-    torch.set_num_threads(1)
-    args = GRPOConfig(
-        output_dir=str(out.parent / "trl"),
-        use_cpu=True,
-        bf16=False,
-        max_steps=STEPS,
-        per_device_train_batch_size=PROMPTS * MEMBERS,
-        num_generations=MEMBERS,
-        max_completion_length=64,
-        temperature=1.0,
-        beta=0.0,
-        learning_rate=1e-5,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-    )
     trainer = GRPOTrainer(
-        model=Qwen3ForCausalLM.from_pretrained(MODEL / "checkpoint", dtype=torch.float32),
+        **load_tiny(),
         reward_funcs=[rollout_reward],
-        args=args,
+        args=configure(out.parent, STEPS, PROMPTS, MEMBERS, max_completion_length=64),
         train_dataset=rollouts.dataset(),
-        processing_class=AutoTokenizer.from_pretrained(MODEL / "checkpoint"),
         rollout_func=rollouts,
     )
     trainer.train()

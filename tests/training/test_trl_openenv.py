@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, ng_run
+from grpo import MODEL, configure, load_tiny
+from running import ng_run
 from support import HANG_S
 
-MODEL = ROOT / "responses_api_models/local_model"
 STEPS, PROMPTS, MEMBERS = 3, 2, 4
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
@@ -45,11 +45,9 @@ def url(tmp_path: Path) -> Any:
 
 
 def test_grpo_trains_on_an_environment_of_ours(tmp_path: Path, url: str) -> None:
-    import torch
     from datasets import Dataset
     from openenv.core import GenericEnvClient
-    from transformers import AutoTokenizer, Qwen3ForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     rewards: list[float] = []
     called: list[str] = []
@@ -86,32 +84,13 @@ def test_grpo_trains_on_an_environment_of_ours(tmp_path: Path, url: str) -> None
 
     rows = [json.loads(line) for line in (MODEL / "data/tool.jsonl").open()][:16]
     prompts = [row["responses_create_params"]["input"] for row in rows]
-    torch.set_num_threads(1)
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "trl"),
-        use_cpu=True,
-        bf16=False,
-        max_steps=STEPS,
-        per_device_train_batch_size=PROMPTS * MEMBERS,
-        num_generations=MEMBERS,
-        max_completion_length=96,
-        temperature=1.0,
-        beta=0.0,
-        learning_rate=1e-5,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-    )
     trainer = GRPOTrainer(
-        model=Qwen3ForCausalLM.from_pretrained(MODEL / "checkpoint", dtype=torch.float32),
+        **load_tiny(),
         reward_funcs=[verdict],
-        args=args,
+        args=configure(tmp_path, STEPS, PROMPTS, MEMBERS, max_completion_length=96),
         train_dataset=Dataset.from_list(
             [{"prompt": prompt, "index": number} for number, prompt in enumerate(prompts)]
         ),
-        processing_class=AutoTokenizer.from_pretrained(MODEL / "checkpoint"),
         environment_factory=Sums,
     )
     trainer.train()

@@ -12,8 +12,8 @@ from rollout_kit.serving.registry import load
 
 server = load("resources_servers", "coherence_math")
 scoring: Any = import_module(f"{server.__module__.rpartition('.')[0]}.scoring")
-Member, extract, key_of, score = (
-    getattr(scoring, name) for name in ("Member", "extract", "key_of", "score")
+Member, Weights, extract, key_of, score = (
+    getattr(scoring, name) for name in ("Member", "Weights", "extract", "key_of", "score")
 )
 
 GOLD = "2 + 2 = 4\n#### 4"
@@ -165,3 +165,16 @@ def test_any_texts_have_finite_rewards_in_any_order(
     assert again.rewards == pytest.approx([found.rewards[place] for place in order], abs=1e-12)
     assert all(-1e6 < reward <= 2.0 + 1e-9 for reward in found.rewards)
     assert all(0 <= figure <= 1 + 1e-12 for figure in found.group.values())
+
+
+def test_weights_scale_the_parts_of_a_reward() -> None:
+    members = [Member("word " * 600 + "Answer: 18", "A"), Member("Answer: 18"), Member("Answer: 3")]
+    plain = score(members, GOLD)
+    weights = Weights(2.0, 1.5, 0.0, 0.4, 0.002, 100)
+    other = score(members, GOLD, "strict", weights)
+    for before, after in zip(plain.components, other.components, strict=True):
+        assert after["correct"] == 2 * before["correct"]
+        assert after["coherence"] == pytest.approx(3 * before["coherence"])
+        assert after["quality"] == 0
+    assert other.components[0]["length_penalty"] == pytest.approx(-0.002 * (602 - 100))
+    assert other.rewards == [sum(parts.values()) for parts in other.components]

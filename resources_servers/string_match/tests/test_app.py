@@ -235,3 +235,44 @@ def test_a_hundred_kilobytes_that_mean_harm_are_compared_within_the_deadline():
             await server.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "answer"),
+    [
+        (r"Result: (?P<answer>-?\d+)", "Result: 3, no: Result: -4.", "-4"),
+        (r"(\w+)=(?P<answer>\d+)", "x=1 y=22", "22"),
+        (r"<a>(.*?)</a>", "<a> 7 </a>", "7"),
+        (r"\d+", "7 8", "8"),
+        (r"(?P<answer>\d+)?!", "no number!", None),
+        (r"\d+", "none", None),
+    ],
+)
+def test_a_pattern_finds_the_answer_of_a_row_or_of_all(pattern, text, answer) -> None:
+    own = verdict(row("22", extraction_pattern=pattern), text)
+    of_all = verdict(row("22"), text, extraction_pattern=pattern)
+    named = verdict(row("22", extraction_mode="regex"), text, extraction_pattern=pattern)
+    assert own.extracted_answer == of_all.extracted_answer == answer
+    assert named.extracted_answer == answer
+    assert own.reward == float(answer == "22")
+
+
+def test_a_row_decides_before_the_configuration() -> None:
+    tasks = [row("5", extraction_mode="last_line"), row("4", extraction_pattern=r"a(\d)")]
+    found = verdicts([(each, "a4 b3\n5") for each in tasks], extraction_pattern=r"b(\d)")
+    assert [each.extracted_answer for each in found] == ["5", "4"]
+
+
+def test_a_pattern_that_takes_too_long_is_no_answer() -> None:
+    task = row("4", extraction_pattern=r"(a|aa)+$")
+    found = verdict(task, "a" * 200 + "b", regex_timeout_s=0.05)
+    assert found.regex_timed_out and found.reward == 0 and found.extracted_answer is None
+
+
+def test_a_pattern_that_cannot_be_used_is_named_before_the_model_is_asked() -> None:
+    with pytest.raises(TaskError, match="extraction_pattern: '\\(' is not a regular expression"):
+        verdict(row(extraction_pattern="("), "")
+    with pytest.raises(TaskError, match="regex needs an extraction_pattern"):
+        verdict(row(extraction_mode="regex"), "")
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        StringMatch.Config(extraction_pattern="(")

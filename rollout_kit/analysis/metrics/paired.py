@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...types import Key
+from .intervals import wilson
 from .majority import Vote, maj_at
 from .student import CONFIDENCE, mcnemar, t_quantile, t_tails
 
@@ -57,7 +58,15 @@ class Side:
 
     def pass_at_k(self, threshold: float) -> dict[str, float]:
         """Unbiased pass@k, for powers of two that every task has rollouts for."""
-        return self._at_k(lambda k, votes: _pass_at(k, votes, threshold))
+        each = self.pass_of_tasks(threshold)
+        return {k: math.fsum(values) / len(values) for k, values in each.items()}
+
+    def pass_of_tasks(self, threshold: float) -> dict[str, list[float]]:
+        """The same for each task: k → one share a task."""
+        return {
+            str(k): [_pass_at(k, votes, threshold) for votes in self.tasks.values()]
+            for k in self._list_ks()
+        }
 
     def maj_at_k(self) -> dict[str, float]:
         """maj@k; empty if no rollout has an answer."""
@@ -67,13 +76,16 @@ class Side:
         return self._at_k(maj_at) if is_answered else {}
 
     def _at_k(self, of_task: Any) -> dict[str, float]:
-        least = min(map(len, self.tasks.values()), default=0)
-        ks = sorted({1 << bit for bit in range(least.bit_length()) if 1 << bit <= least} | {least})
         return {
             str(k): math.fsum(of_task(k, votes) for votes in self.tasks.values()) / len(self.tasks)
-            for k in ks
-            if k
+            for k in self._list_ks()
         }
+
+    def _list_ks(self) -> list[int]:
+        """Powers of two, and the most rollouts that every task has."""
+        least = min(map(len, self.tasks.values()), default=0)
+        ks = {1 << bit for bit in range(least.bit_length()) if 1 << bit <= least} | {least}
+        return sorted(ks - {0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +184,28 @@ def compare(first: Side, second: Side) -> Paired:
         only_second=len(others) - len(both),
         right=right,
     )
+
+
+def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
+    """The p-values, corrected for as many comparisons by Holm's step-down method (1979); None
+    stays, and is none of the comparisons."""
+    known = sorted((p, at) for at, p in enumerate(ps) if p is not None)
+    found: list[float | None] = [None] * len(ps)
+    largest = 0.0
+    for rank, (p, at) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        found[at] = largest
+    return found
+
+
+def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean of independent values: Student's, and Wilson's where all are alike
+    and from 0 to 1. None for a single value."""
+    mean = math.fsum(values) / len(values)
+    interval, _ = _student(values, mean)
+    is_share = all(0 <= value <= 1 for value in values)
+    alike = interval is None or interval[0] == interval[1]
+    return wilson(mean, len(values)) if alike and is_share and len(values) > 1 else interval
 
 
 def _student(changes: Sequence[float], mean: float) -> tuple[tuple[float, float] | None, Any]:

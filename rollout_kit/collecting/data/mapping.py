@@ -5,64 +5,41 @@ from the fields of both. Fields whose name starts with `_` are for the prompt on
 common formats have names, in `shapes.yaml`.
 """
 
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
+from ...config.keys import FieldSource
 from ...errors import suggest
 from ...store.arms.template import Prompt
 from ...types import JsonObject
+from .row_texts import RowTexts
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
 
 MISSING = object()
 
 
-class FieldSource(BaseModel):
-    """Source of a field: the field `from` of the source row (`a.b` for nested ones), reduced to the
-    first group of `regex` and converted with `as`; or a constant `value`."""
-
-    model_config = ConfigDict(extra="forbid")
-    path: str | None = Field(None, alias="from")
-    regex: str | None = None
-    taken_as: Literal["text", "letter", "options", "lettered", "last_boxed"] | None = Field(
-        None, alias="as"
-    )
-    value: Any = None
-
-    @field_validator("regex")
-    @classmethod
-    def _has_a_group(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                groups = re.compile(value).groups
-            except re.error as error:
-                raise ValueError(f"is not a regular expression: {error}") from None
-            if groups < 1:
-                raise ValueError("needs a group, as in  ####\\s*(.+)")
-        return value
-
-    def read(self, row: JsonObject) -> Any:
-        """Read the value from a row; raise ValueError if it is missing."""
-        if self.path is None:
-            return self.value
-        value: Any = row
-        for name in self.path.split("."):
-            value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
-        if value is MISSING or value is None:
-            raise ValueError(f"has no field '{self.path}'")
-        if self.regex is not None:
-            found = re.search(self.regex, str(value))
-            if found is None:
-                raise ValueError(f"'{self.path}' does not match {self.regex!r}")
-            value = found[1]
-        return CONVERSIONS[self.taken_as](value) if self.taken_as else value
+def read_field(source: FieldSource, row: JsonObject, texts: RowTexts) -> Any:
+    """The value of a field in a row; ValueError if it is missing."""
+    if source.path is None:
+        return source.value
+    value: Any = row
+    for name in [source.path] if source.path in row else source.path.split("."):
+        value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+    if value is MISSING or value is None:
+        hint = suggest(source.path, row) or (f"; there are {', '.join(row)}" if row else "")
+        raise ValueError(f"has no field '{source.path}'{hint}")
+    if source.regex is not None:
+        value = texts.search(source.regex, str(value))
+        if value is None:
+            raise ValueError(f"'{source.path}' does not match {source.regex!r}")
+    return CONVERSIONS[source.taken_as](value) if source.taken_as else value
 
 
 class Template(BaseModel):
@@ -82,19 +59,13 @@ class Mapping(BaseModel):
     fields: dict[str, FieldSource] = {}
     keep: bool = Field(False, description="Keep the other fields of the source row.")
 
-    @field_validator("fields", mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {k: {"from": each} if isinstance(each, str) else each for k, each in value.items()}
-
-    def build_task(self, row: JsonObject) -> JsonObject:
+    def build_task(self, row: JsonObject, texts: RowTexts) -> JsonObject:
         """Build the task; raise ValueError if a field is missing."""
-        found = {name: source.read(row) for name, source in self.fields.items()}
+        found = {name: read_field(source, row, texts) for name, source in self.fields.items()}
         params = dict(row.get("responses_create_params") or {})
         if self.input is not None:
-            params["input"] = FieldSource.model_validate({"from": self.input}).read(row)
+            source = FieldSource.model_validate({"from": self.input})
+            params["input"] = read_field(source, row, texts)
         if self.prompt is not None:
             prompt = Prompt(self.prompt.user, self.prompt.system)
             params = prompt.apply(params, {**row, **found})

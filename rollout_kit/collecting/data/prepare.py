@@ -1,7 +1,7 @@
 """Write one file of checked tasks per dataset type, and a summary."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ...store.files import write_atomically, write_json
 from ...types import JsonObject
 from .check import Check
 from .entries import ListedDataset, list_datasets
+from .row_texts import RowTexts
 from .rows import Row, open_rows
 from .summary import Summary, count_shared_prompts
 
@@ -54,8 +55,9 @@ def prepare(config: Config[PrepareDataConfig], tell: Callable[[str], None]) -> J
         if group:
             path = folder / f"{kind}.jsonl"
             tell(f"{path}: {', '.join(map(str, group))}")
-            file = TaskFile(command, summaries.setdefault(kind, Summary()))
-            write_atomically(path, file.write_lines(group))
+            with closing(RowTexts()) as texts:
+                file = TaskFile(command, summaries.setdefault(kind, Summary()), texts)
+                write_atomically(path, file.write_lines(group))
     if "train" in summaries and "validation" in summaries:
         summary = summaries["validation"]
         if shared := count_shared_prompts(summary, summaries["train"]):
@@ -94,6 +96,7 @@ class TaskFile:
 
     command: PrepareDataConfig
     summary: Summary
+    texts: RowTexts
 
     def write_lines(self, group: list[ListedDataset]) -> Iterator[bytes]:
         for each in group:
@@ -116,7 +119,7 @@ class TaskFile:
                 return
             place = f"{where}:{row.number}"
             try:
-                task = _build_task(each, row, prompt)
+                task = _build_task(each, row, prompt, self.texts)
                 if problem := check.find_problem(task):
                     raise ValueError(problem)
                 is_new = summary.is_new(task, place)
@@ -135,11 +138,14 @@ def _load_prompt(each: ListedDataset) -> Prompt | None:
     return None if path is None else Prompt.load(registry.resolve_path(path) or Path(path))
 
 
-def _build_task(each: ListedDataset, row: Row, prompt: Prompt | None) -> JsonObject:
+def _build_task(
+    each: ListedDataset, row: Row, prompt: Prompt | None, texts: RowTexts
+) -> JsonObject:
     """Build the task of a row; raise ValueError if that is impossible."""
     if row.content is None:
         raise ValueError(row.problem)
-    task = each.entry.mapping.build_task(row.content) if each.entry.mapping else row.content
+    mapping = each.entry.mapping
+    task = mapping.build_task(row.content, texts) if mapping else row.content
     params = task.get("responses_create_params", {} if prompt else None)
     if not isinstance(params, dict):
         raise ValueError("no responses_create_params object (add a 'mapping' to build one)")

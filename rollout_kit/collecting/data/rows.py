@@ -1,16 +1,22 @@
 """Read the rows of a dataset, from a local file or from Hugging Face, one at a time."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
+from pydantic import ValidationError
 
+from ...config.fields import problems
+from ...config.inputs import HUB
 from ...errors import ConfigError, how_to_install
 from ...serving import registry
-from ...store.input import number_lines
+from ...store.input import input_file, number_lines
 from ...types import JsonObject
 from .entries import HuggingFace, ListedDataset
 
@@ -44,6 +50,33 @@ def open_rows(listed: ListedDataset, *, should_download: bool) -> tuple[str, Ite
     raise ConfigError(f"{listed}: no file {entry.jsonl_fpath}: searched {where}")
 
 
+@contextmanager
+def open_input(name: str) -> Iterator[Path]:
+    """The input of a run as a file that can be read twice. A dataset on Hugging Face, such as
+    `hf://openai/gsm8k?config=main&split=test`, is first copied to disk."""
+    if not name.startswith(HUB):
+        with input_file(name) as path:
+            yield path
+        return
+    hub = _parse_hub(name)
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as spool:
+        for row in _read_hub(name, hub):
+            spool.write(orjson.dumps(row.content, default=str) + b"\n")
+        spool.flush()
+        yield Path(spool.name)
+
+
+def _parse_hub(name: str) -> HuggingFace:
+    repo, _, keys = name.removeprefix(HUB).partition("?")
+    if not repo:
+        raise ConfigError(f"{name}: name the dataset, as in {HUB}openai/gsm8k?split=test")
+    try:
+        return HuggingFace.model_validate({**dict(parse_qsl(keys)), "repo_id": repo})
+    except ValidationError as error:
+        lines = [f"{name}: {each.path[-1]}: {each.reason}" for each in problems(error, HuggingFace)]
+        raise ConfigError("\n".join(lines)) from None
+
+
 def _read_file(path: Path) -> Iterator[Row]:
     for number, raw in number_lines(path):
         try:
@@ -57,7 +90,7 @@ def _read_file(path: Path) -> Iterator[Row]:
             yield Row(number, None, f"not a JSON object but {type(content).__name__}")
 
 
-def _read_hub(listed: ListedDataset, hub: HuggingFace) -> Iterator[Row]:
+def _read_hub(listed: ListedDataset | str, hub: HuggingFace) -> Iterator[Row]:
     library = _import_library("datasets", listed)
     try:
         if hub.artifact_fpath is not None:
@@ -85,7 +118,7 @@ def _read_hub(listed: ListedDataset, hub: HuggingFace) -> Iterator[Row]:
         ) from error
 
 
-def _import_library(name: str, listed: ListedDataset) -> Any:
+def _import_library(name: str, listed: ListedDataset | str) -> Any:
     """Import a library late, because it imports pandas and pyarrow."""
     try:
         return import_module(name)

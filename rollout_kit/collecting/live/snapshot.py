@@ -264,7 +264,18 @@ class KnobChange:
 
 @declared
 class Snapshot:
-    """A run at one moment."""
+    """A run at one moment.
+
+    Example:
+
+        def show(snapshot: rk.Snapshot) -> None:
+            print(snapshot.this_run.ended, snapshot.this_run.reward, snapshot.left_s)
+
+
+        await rk.collect(
+            rows, model=lambda params: "4", environment="string_match", progress=show
+        )
+    """
 
     number: int = shown("Which snapshot of the run it is.")
     at: str = shown("The time, in UTC.")

@@ -21,6 +21,7 @@ SILENT: dict[str, object] = {
     "preserve_reasoning_in_assistant_content": False,
     "execute_tools": True,
     "supply_prefix_token_ids": False,
+    "propagate_context_overflow_errors": False,
     "forward_request_chat_template_kwargs": False,
     "forward_session_id_as_conversation_id": False,
     "request_prompt_and_generation_token_ids": False,
@@ -47,6 +48,8 @@ REFUSED = {
     "render_chat_template": RENDERED,
     "endpoint_file": "name the server that runs, base_url: http://…, or leave both out to start"
     " vLLM here, which is restarted",
+    "propagate_context_overflow_errors": "leave it out: a prompt that is too long ends its rollout"
+    " incomplete here, and it is verified",
     "supply_prefix_token_ids": "needs return_token_id_information: true, with which a later turn is"
     " asked for by the tokens of the turns before it",
     "forward_request_chat_template_kwargs": "leave it out: a row's chat_template_kwargs always win"
@@ -90,6 +93,8 @@ def _vllm(given: Given) -> Given:
         given.pop("supply_prefix_token_ids", None)
     if given.pop("uses_interleaved_reasoning", True) is False:
         given["drop_input_reasoning_items"] = True
+    if given.get("reasoning_field") == "both":  # one of them is enough for every vLLM
+        given.pop("reasoning_field")
     if given.pop("is_responses_native", False):
         given["upstream_api"] = "responses"
     if not given.get("default_headers"):

@@ -151,7 +151,7 @@ class WorkerPool:
                     " verdict: ng_reverify asks again",
                     retryable=False,
                 ) from None
-        return _result(reply)
+        return result_of(reply)
 
     async def close(self) -> None:
         """Kill every worker; a call that is still running ends with WorkerDied."""
@@ -165,7 +165,27 @@ class WorkerPool:
         await self.close()
 
 
-def _result(reply: dict[str, Any]) -> Any:
+def start_child(
+    command: list[str], own: Mapping[str, str]
+) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """A worker process, and the socket whose other end is its standard input. `command` is file,
+    function, megabytes, and whether it is confined."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            # without -P the child would import rollout_kit/types.py as the standard `types`
+            [sys.executable, "-P", str(CHILD), *command, str(os.getpid())],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            env={**clean_environment(), **own},
+            # in a session of its own, Ctrl-C does not reach the child
+            start_new_session=True,
+        )
+    return process, ours
+
+
+def result_of(reply: dict[str, Any]) -> Any:
+    """What the function returned; WorkerError for what it raised."""
     if (error := reply.get("error")) is not None:
         raise WorkerError(error["type"], error["message"])
     return reply["result"]
@@ -181,25 +201,14 @@ class _Worker:
     is_spent = False
 
     def __init__(self, command: list[str], own: Mapping[str, str]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                # without -P the child would import rollout_kit/types.py as the standard `types`
-                [sys.executable, "-P", str(CHILD), *command, str(os.getpid())],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                env={**clean_environment(), **own},
-                # in a session of its own, Ctrl-C does not reach the child
-                start_new_session=True,
-            )
-        self._socket = ours
+        self._process, self._socket = start_child(command, own)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ready(self) -> None:
         """Wait, once, until the file is loaded."""
         if self._streams is None:
             self._streams = await asyncio.open_unix_connection(sock=self._socket)
-            _result(await self._receive(self._streams[0]))
+            result_of(await self._receive(self._streams[0]))
 
     async def ask(self, request: bytes) -> dict[str, Any]:
         assert self._streams
