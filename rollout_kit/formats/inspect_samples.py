@@ -88,9 +88,10 @@ def _scores(rollout: Rollout) -> JsonObject:
         for name in rollout.info.scores
         if (number := number_in(rollout.line.get(name))) is not None
     }
+    scores: JsonObject = {name: {"value": number} for name, number in numbers.items()}
     if rollout.reward is not None:
-        numbers = {"reward": rollout.reward, **numbers}
-    return {name: {"value": number, "answer": rollout.text} for name, number in numbers.items()}
+        scores = {"reward": {"value": rollout.reward, "answer": rollout.text}, **scores}
+    return scores
 
 
 def _messages(step: Mapping[str, Any], source: str) -> Iterator[JsonObject]:

@@ -187,10 +187,10 @@ def test_what_our_exports_keep_for_us(format: str, tmp_path: Path) -> None:
     rollout = rollout_of(line)
     (tmp_path / "theirs").mkdir()
     if format == "atif":
-        documents = [*spoilt(write_trajectory(rollout))]
+        documents = [made := write_trajectory(rollout), *spoilt(made)]
         write_jsonl(tmp_path / "theirs/rows.jsonl", documents)
     else:
-        documents = [*spoilt(write_sample(rollout, "2"))]
+        documents = [made := write_sample(rollout, "2"), *spoilt(made, OTHER[::4])]
         with zipfile.ZipFile(tmp_path / "theirs/log.eval", "w") as archive:
             archive.writestr("header.json", '{"eval": {"model": "m", "task": "t"}}')
             for number, each in enumerate(documents):
