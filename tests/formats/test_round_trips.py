@@ -98,6 +98,17 @@ def test_a_log_of_inspect_is_of_one_model(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir() if "eval" in each.name] == []
 
 
+def test_a_rollout_whose_time_is_none_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    two = [make_line(number) for number in (1, 2)]
+    two[1]["rollout"]["duration_s"] = 1e300
+    write_jsonl(tmp_path / "ours.jsonl", two)
+    path = tmp_path / "theirs.eval"
+    words = {"format": "inspect", "output_fpath": path, "inputs": [str(tmp_path / "ours.jsonl")]}
+    report = export(ExportConfig.model_validate(words))
+    assert report["files"] == {str(path): 1}
+    assert list(report["left_out"].values()) == [1]
+
+
 def run_peer(tool: str, *words: Any) -> str:
     python = folder_of(tool) / "python"
     assert python.exists(), "make test-formats installs it"

@@ -250,7 +250,7 @@ def _fitting() -> Iterator[None]:
         yield
     except Damaged as error:
         raise Unfit(str(error)) from None
-    except OF_MALFORMED:
+    except (ArithmeticError, ValueError, *OF_MALFORMED):
         raise Unfit(MALFORMED) from None
 
 
