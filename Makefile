@@ -222,8 +222,15 @@ test-notebook: .venv/.ready-dev .notebook/.ready  ## the Python API in a real Ju
 	.notebook/bin/python -m pip install --quiet --disable-pip-version-check --editable . nbclient==0.11.0 ipykernel==7.4.0
 	@touch $@
 
-test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready  ## what Harbor and inspect make is read; Harbor's models accept ours
-	$(BIN)/python -m pytest -m formats tests/formats
+test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready .peers/datasets/.ready  ## what Harbor and inspect make is read; their loaders, and the Hub's, read what ours writes
+	$(BIN)/python -m pytest -m formats tests/formats tests/analysis/test_dataset_folder.py
+
+# teich reads sessions for the loader of the Hub.
+.peers/datasets/.ready:
+	mkdir -p .peers
+	test -x .peers/datasets/bin/python || $(PYTHON) -m venv .peers/datasets
+	.peers/datasets/bin/python -m pip install --quiet --disable-pip-version-check datasets==5.2.0 teich==0.3.6
+	@touch $@
 
 .peers/inspect/.ready:
 	mkdir -p .peers

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ..analysis.export.conversation import Conversation, Unfit, as_texts, digest, read_conversation
+from ..analysis.export.dataset_folder import DatasetFolder
 from ..analysis.export.export_report import (
     ExportReport,
     check_exports,
@@ -139,6 +140,9 @@ class _Files:
     main: RowFile
     test: RowFile | None
     is_test: Callable[[str], bool]
+    path: Path
+    """What the user has named: the main file, or a folder."""
+    folder: DatasetFolder | None = None
     report: ExportReport = field(default_factory=ExportReport)
     _is_raw: bool | None = None
     """Whether the prompts written so far are raw texts."""
@@ -196,40 +200,50 @@ class _Files:
         key = self.config.label_key
         if key is not None and self._fields and key not in self._fields:
             raise ConfigError(f"label_key={key}: no row has it{suggest(key, self._fields)}")
-        main, beside = self.main.path, []
+        beside: list[str] = []
         for file in written or [self.main]:
             file.complete()
         if self.form.companion is not None and written:
             beside = [str(self.form.companion({file.path: file.columns for file in written}))]
         files = {str(file.path): file.num_rows for file in written or [self.main]}
+        if self.folder is not None:
+            found["splits"] = {file.path.name: file.num_rows for file in written}
+            found["card"] = self.folder.complete(written)
+            files = {str(self.path): sum(files.values())}
         settings = self.config.model_dump(
             mode="json", exclude_defaults=True, exclude={"json_output"}
         )
-        others = find_exports(main) - {file.path.name for file in written}
-        if earlier := sorted(name for name in others if main.with_name(name).exists()):
+        others = find_exports(self.path) - {Path(each).name for each in files}
+        if earlier := sorted(name for name in others if self.path.with_name(name).exists()):
             found["earlier"] = earlier
         found = {"files": files, "beside": beside, **found, "settings": settings}
         if what == "pair":
             found.setdefault("rules", {})
-        write_json(report_path(main), found)
-        for file in written or [self.main]:
-            file.commit()
+        write_json(report_path(self.path), found)
+        for each in [*(written or [self.main]), self.folder]:
+            if each is not None:
+                each.commit()
         return found
 
 
 @contextmanager
 def _files(config: SelectionConfig, form: Format) -> Iterator[_Files]:
-    path, test = _check_output(config, form), None
+    path, test, folder = _check_output(config, form), None, None
     of_test = path.with_stem(f"{path.stem}_test")
-    check_exports(path, [path, of_test] if config.test_fraction else [path])
-    main = RowFile(path, is_parquet=form.is_parquet)
-    if config.test_fraction:
-        test = RowFile(of_test, is_parquet=form.is_parquet)
+    has_two = bool(config.test_fraction) and not form.is_folder
+    check_exports(path, [path, of_test] if has_two else [path])
+    if form.is_folder:
+        folder = DatasetFolder(path)
+        main = folder.open_split("train")
+        test = folder.open_split("test") if config.test_fraction else None
+    else:
+        main = form.open_file(path)
+        test = form.open_file(of_test) if has_two else None
     name = str(getattr(config, "format", ""))
     try:
-        yield _Files(config, name, form, main, test, is_test_of(config))
+        yield _Files(config, name, form, main, test, is_test_of(config), path, folder)
     finally:
-        for file in (main, test):
+        for file in (main, test, folder):
             if file is not None:
                 file.discard()
 
@@ -238,9 +252,10 @@ def _check_output(config: SelectionConfig, form: Format) -> Path:
     if config.output_fpath is None:
         raise ConfigError("name the file to write: +output_fpath=train.jsonl")
     path = config.output_fpath.expanduser()
-    suffixes = (".parquet",) if form.is_parquet else (".jsonl", ".json")
-    if path.suffix not in suffixes:
-        raise ConfigError(f"output_fpath={path}: the name must end in {suffixes[0]}")
+    if form.is_folder and path.suffix in (".jsonl", ".json", ".parquet"):
+        raise ConfigError(f"output_fpath={path}: this format is a folder; name one, as dataset")
+    if not form.is_folder and path.suffix not in (form.suffix, form.suffix.removesuffix("l")):
+        raise ConfigError(f"output_fpath={path}: the name must end in {form.suffix}")
     if form.is_parquet and config.arguments == "object":
         raise ConfigError(
             "arguments=object: Parquet would give all calls each other's arguments; use text"

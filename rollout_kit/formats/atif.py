@@ -12,17 +12,15 @@ from ..responses import (
     message_item,
     reasoning_item,
 )
-from ..trajectory import GENERATION, LOG_PROBS, PROMPT, ModelCall, read_turns
+from ..trajectory import GENERATION, LOG_PROBS, PROMPT, ModelCall
 from ..types import JsonObject
 from .chat_items import as_text, as_tools
 from .foreign import Damaged, Foreign, count_in, number_in, rest_of
+from .own_block import OURS, restore_own
 
 NAME = "atif"
 
 VERSION = "ATIF-v1."
-
-OURS = "rollout_kit"
-"""Name under which our exports keep what ATIF has no field for."""
 
 OF_STEP = (
     *("step_id", "source", "message", "reasoning_content", "tool_calls", "observation", "metrics"),
@@ -71,13 +69,8 @@ def _describe(found: Foreign, document: JsonObject) -> None:
     found.agent = str(agent.get("name") or NAME)
     found.model = str(agent.get("model_name") or "")
     found.tools = as_tools(agent.get("tool_definitions"))
-    found.fields = dict(as_object(ours.get("fields")))
-    found.reward, found.scores = number_in(ours.get("reward")), dict(as_object(ours.get("scores")))
-    found.index, found.id = count_in(ours.get("rollout_index")), ours.get("task_id")
-    found.params, found.error = dict(as_object(ours.get("params"))), ours.get("error")
-    found.known = {"started_at": _start(document), **as_object(ours.get("known"))}
-    if turns := ours.get("turns"):
-        found.calls = read_turns(turns)
+    found.known = {"started_at": _start(document)}
+    restore_own(found, ours)
     found.kept = rest_of(document, "steps", "agent", "final_metrics", "extra")
     found.kept |= {"agent": rest_of(agent, "name", "model_name", "tool_definitions")}
     if extra:

@@ -36,13 +36,14 @@ def read_trial(folder: Path) -> Foreign:
     found = _read_trajectory(folder)
     agent = as_object(result.get("agent_info"))
     found.name = str(result.get("task_name"))
-    found.fields = {"task_name": found.name}
+    found.fields |= {"task_name": found.name}
     found.agent = str(agent.get("name") or NAME)
     model = as_object(agent.get("model_info"))
     named = [str(model[each]) for each in ("provider", "name") if model.get(each)]
     found.model = "/".join(named) or found.model
     rewards = as_object(as_object(result.get("verifier_result")).get("rewards"))
-    found.reward, found.scores = _read_rewards(rewards)
+    found.reward, scores = _read_rewards(rewards)
+    found.scores |= scores
     ran = as_object(result.get("agent_execution"))
     start = result.get("started_at")
     found.known |= {

@@ -12,7 +12,7 @@ from ..responses import as_object
 from ..trajectory import ModelCall
 from ..types import JsonObject
 from .archive import open_archive, read_member
-from .chat_items import Items, as_tools, read_messages
+from .chat_items import Items, as_tools
 from .foreign import (
     Damaged,
     Foreign,
@@ -22,6 +22,7 @@ from .foreign import (
     rest_of,
     seconds_between,
 )
+from .own_block import OURS, restore_own
 
 NAME = "inspect"
 
@@ -36,6 +37,9 @@ READ = (
     *("metadata", "completed_at"),
 )
 """Fields of a sample that are read, or repeat what others say."""
+
+OF_OURS = ("scores", "error")
+"""Fields that repeat what the block of our exports has."""
 
 FINISHES = {"max_tokens": "length", "model_length": "length"}
 
@@ -89,19 +93,22 @@ def read_sample(sample: Mapping[str, Any], run: Mapping[str, Any]) -> Foreign:
     if not isinstance(messages, list):
         raise Damaged("a sample has no list of messages")
     first = next((at for at, each in enumerate(messages) if _is_sampled(each)), len(messages))
-    before = read_messages(map(_as_chat, messages[:first]))
-    after = read_messages(map(_as_chat, messages[first:]))
+    before, after = _read_items(messages[:first]), _read_items(messages[first:])
     events = [each for each in sample.get("events") or [] if isinstance(each, dict)]
     sampled = [each for each in events if _is_call(each)]
     places = {as_object(each).get("id"): at for at, each in enumerate(messages[first:])}
     times = {each.get("id"): number_in(each.get("working_time")) for each in events}
     start = sample.get("started_at")
+    offered = sampled[0].get("tools") if sampled else None
     calls = [_call(each, places, after, times, start) for each in sampled]
     model = str(run.get("model") or "")
     reward, scores = read_scores(as_object(sample.get("scores")))
     target, id = sample.get("target"), sample.get("id")
     fields = {"expected_answer": target}
-    fields |= {name: sample[name] for name in ("choices", "metadata") if sample.get(name)}
+    metadata = dict(as_object(sample.get("metadata")))
+    ours = as_object(metadata.pop(OURS, None))
+    given = {"choices": sample.get("choices"), "metadata": metadata}
+    fields |= {name: value for name, value in given.items() if value}
     error = as_object(sample.get("error")).get("message")
     found = Foreign(
         str(run.get("solver") or NAME),
@@ -109,25 +116,47 @@ def read_sample(sample: Mapping[str, Any], run: Mapping[str, Any]) -> Foreign:
         after.items,
         name=id if isinstance(id, str) else None,
         fields={name: value for name, value in fields.items() if value not in (None, "")},
-        tools=as_tools(sampled[0].get("tools")) if sampled else [],
+        tools=as_tools(ours.get("tools", offered)),
         params={"temperature": value} if (value := _temperature(run)) is not None else {},
         model=model,
         calls=calls,
         reward=reward,
         scores=scores,
         index=epoch - 1 if type(epoch := sample.get("epoch")) is int and epoch > 0 else None,
-        usage=None if calls else _usage(as_object(sample.get("model_usage")).get(model)),
+        usage=None
+        if calls and not ours
+        else _usage(as_object(sample.get("model_usage")).get(model)),
         known={
             "started_at": sample.get("started_at"),
             "duration_s": number_in(sample.get("total_time")),
         },
         error=str(error) if error is not None else None,
     )
-    found.kept = {"id": id, "task": run.get("task"), **rest_of(sample, *READ)}
+    restore_own(found, ours)
+    more = OF_OURS if ours else ()
+    found.kept = {"id": id, "task": run.get("task"), **rest_of(sample, *READ, *more)}
     if unread := [*before.unread, *after.unread]:
         found.kept["messages"] = unread
-    if others := [each for each in events if each.get("event") != "tool" and each not in sampled]:
+    if not ours and (
+        others := [each for each in events if each.get("event") != "tool" and each not in sampled]
+    ):
         found.kept["events"] = others
+    return found
+
+
+def _read_items(messages: list[Any]) -> Items:
+    """The items of messages, with what our exports have kept of them."""
+    found = Items()
+    for message in messages:
+        before = len(found.items)
+        found.add(_as_chat(message))
+        own = as_object(as_object(as_object(message).get("metadata")).get(OURS))
+        written = as_object(own.get("arguments"))
+        for item in found.items[before:]:
+            if item.get("call_id") in written:
+                item["arguments"] = written[item["call_id"]]
+        if len(found.items) > before:
+            found.items[-1].update(as_object(own.get("item")))
     return found
 
 
@@ -164,8 +193,8 @@ def _as_chat(message: Any) -> JsonObject:
     """A message of inspect as one of Chat."""
     told = dict(as_object(message))
     chat = {name: value for name, value in told.items() if name not in OF_INSPECT}
-    if told.get("metadata"):
-        chat["metadata"] = told["metadata"]
+    if more := rest_of(as_object(told.get("metadata")), OURS):
+        chat["metadata"] = more
     if told.get("role") == "tool":
         chat["tool_call_id"] = told.get("tool_call_id")
         if failed := as_object(told.get("error")):

@@ -19,11 +19,11 @@ from ..responses import (
     input_items,
     output_items,
 )
-from ..store.lines import row_of
 from ..trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX, ModelCall, read_turns
 from ..types import JsonObject, Rollout
-from .atif import OURS, SEEN
+from .atif import SEEN
 from .foreign import Damaged
+from .own_block import OURS, keep_own
 
 SCHEMA = "ATIF-v1.8"
 
@@ -39,16 +39,13 @@ MEDIA = {
 }
 """Suffix of an image → its media type; ATIF has no others."""
 
-NOT_SHOWN = ("turns", "task_id", "scope", "rollout_index", "scores")
-
 
 def write_trajectory(rollout: Rollout) -> JsonObject:
     """The trajectory; Damaged if ATIF cannot express the rollout."""
     line = rollout.line
     params = as_object(line.get("responses_create_params"))
     calls = read_turns(as_object(line.get("rollout")).get("turns"))
-    steps = [_told(item) for item in input_items(params)]
-    steps += _answers(output_items(rollout.response), calls)
+    steps = [*asked_steps(params), *answer_steps(output_items(rollout.response), calls)]
     if not steps:
         raise Damaged("it has no messages")
     for number, step in enumerate(steps, 1):
@@ -71,26 +68,7 @@ def write_trajectory(rollout: Rollout) -> JsonObject:
         "agent": agent,
         "steps": steps,
         "final_metrics": _totals(rollout, len(steps)),
-        "extra": {OURS: _ours(rollout, params)},
-    }
-
-
-def _ours(rollout: Rollout, params: Mapping[str, Any]) -> JsonObject:
-    """What ATIF has no field for."""
-    line, block = rollout.line, rollout.line["rollout"]
-    fields = row_of(line)
-    fields.pop("responses_create_params", None)
-    error = as_object(rollout.response.get("error")).get("message")
-    return {
-        "reward": rollout.reward,
-        "scores": {name: line[name] for name in rollout.info.scores if name in line},
-        "fields": fields,
-        "params": {name: params[name] for name in params.keys() - {"input", "tools"}},
-        "task_id": rollout.key.task_id,
-        "rollout_index": rollout.key.rollout_index,
-        "known": {name: block[name] for name in block if name not in NOT_SHOWN},
-        "turns": block.get("turns"),
-        "error": error,
+        "extra": {OURS: keep_own(rollout)},
     }
 
 
@@ -109,13 +87,18 @@ def _totals(rollout: Rollout, number: int) -> JsonObject:
 def _tool(tool: Any) -> JsonObject:
     told = as_object(tool)
     if told.get("type") != "function":
-        raise Damaged(f"a tool of type {told.get('type')!r} has no place in ATIF")
+        raise Damaged(f"a tool of type {told.get('type')!r} has no place in this format")
     own = {
         name: told[name]
         for name in ("name", "description", "parameters", "strict")
         if told.get(name)
     }
     return {"type": "function", "function": own}
+
+
+def asked_steps(params: Mapping[str, Any]) -> list[JsonObject]:
+    """The steps of a rollout's input; Damaged if ATIF has none for an item."""
+    return [_told(item) for item in input_items(params)]
 
 
 def _told(item: Item) -> JsonObject:
@@ -132,7 +115,7 @@ def _told(item: Item) -> JsonObject:
     return step
 
 
-def _answers(items: list[Item], calls: list[ModelCall]) -> Iterator[JsonObject]:
+def answer_steps(items: list[Item], calls: list[ModelCall]) -> Iterator[JsonObject]:
     """The steps of the output: a new one begins with each turn, and with each user's message."""
     ends = {call.to: call for call in calls if call.to is not None and call.by != "user"}
     step: JsonObject | None = None
@@ -189,7 +172,7 @@ def _add(step: JsonObject, item: Item) -> None:
                 raise Damaged("an output belongs to no call of its turn")
             _see(step, {"source_call_id": id, "content": _content(item.get("output"))})
         case other:
-            raise Damaged(f"an item of type {other!r} has no place in ATIF")
+            raise Damaged(f"an item of type {other!r} has no place in this format")
 
 
 def _see(step: JsonObject, result: JsonObject) -> None:
@@ -231,7 +214,7 @@ def _part(part: Any) -> JsonObject:
             inner = url.partition(";")[0].removeprefix("data:image/") if url[:5] == "data:" else ""
             kind = inner or url.rpartition(".")[2].partition("?")[0].lower()
             if kind not in MEDIA:
-                raise Damaged("it has an image of a kind that ATIF does not name")
+                raise Damaged("it has an image of a kind that this format does not name")
             return {"type": "image", "source": {"media_type": MEDIA[kind], "path": url}}
     raise Damaged("it has content that is neither text nor an image")
 

@@ -100,7 +100,8 @@ def test_each_format_has_the_columns_of_its_trainer(form: str, place: Place) -> 
 
 def test_every_format_is_tested_here() -> None:
     assert FORMATS.keys() - COLUMNS.keys() == {
-        *("trl_rollout", "parquet", "otlp", "rollouts", "atif")
+        *("trl_rollout", "parquet", "otlp", "rollouts", "atif"),
+        *("huggingface", "inspect"),  # test_dataset_folder and tests/formats
     }
 
 
@@ -213,7 +214,7 @@ FORM_OF_TOOLS = {
 }
 """Formats that have a place for tools → how they stand there."""
 
-WITHOUT_TOOLS = FORMATS.keys() - FORM_OF_TOOLS.keys() - {"trl_rollout"}
+WITHOUT_TOOLS = FORMATS.keys() - FORM_OF_TOOLS.keys() - {"trl_rollout", "huggingface", "inspect"}
 """The token ids of `trl_rollout` hold them."""
 
 

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_rollouts import make_line
 from support import write_jsonl
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.formats.archive import open_archive, read_member
 from rollout_kit.formats.importing import import_runs
+from rollout_kit.formats.inspect_samples import write_sample
+from rollout_kit.formats.trajectories import write_trajectory
+from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.rollouts import RolloutFile
 
 FILES = Path(__file__).with_name("files")
@@ -173,6 +177,25 @@ def test_trajectories_of_atif(tmp_path: Path) -> None:
     rows = [document, *spoilt(document)]
     write_jsonl(tmp_path / "theirs/rows.jsonl", rows)
     check(tmp_path / "theirs", len(rows))
+
+
+@pytest.mark.parametrize("format", ["inspect", "atif"])
+def test_what_our_exports_keep_for_us(format: str, tmp_path: Path) -> None:
+    """Somebody may have edited it."""
+    line = make_line(2)
+    line["response"]["output"][0]["arguments"] = '{"a":  1}'
+    rollout = rollout_of(line)
+    (tmp_path / "theirs").mkdir()
+    if format == "atif":
+        documents = [made := write_trajectory(rollout), *spoilt(made)]
+        write_jsonl(tmp_path / "theirs/rows.jsonl", documents)
+    else:
+        documents = [made := write_sample(rollout, "2"), *spoilt(made, OTHER[::4])]
+        with zipfile.ZipFile(tmp_path / "theirs/log.eval", "w") as archive:
+            archive.writestr("header.json", '{"eval": {"model": "m", "task": "t"}}')
+            for number, each in enumerate(documents):
+                archive.writestr(f"samples/{number}.json", json.dumps(each))
+    check(tmp_path / "theirs", len(documents))
 
 
 def test_results_of_harbor(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FOLDERS = {"openenv": ".openenv", "harbor": ".peers/harbor", "inspect": ".peers/inspect"}
+FOLDERS = {
+    "openenv": ".openenv",
+    **{name: f".peers/{name}" for name in ("harbor", "inspect", "datasets")},
+}
 """Where `make` installs each of them."""
 
 

@@ -10,6 +10,7 @@ from ...errors import number_of
 from ...reading import read_object
 from ...store.files import OutputPaths, check_replaceable
 from ...types import JsonObject
+from .dataset_folder import read_card
 
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -29,8 +30,11 @@ def find_exports(output: Path) -> set[str]:
 def check_exports(output: Path, files: Iterable[Path]) -> None:
     """ConfigError if one of the files exists and is no earlier export: it would be lost."""
     known = find_exports(output)
+    card = read_object(report_path(output)).get("card")
 
     def is_own(path: Path) -> bool:
+        if path.is_dir():
+            return not any(path.iterdir()) or (card is not None and card == read_card(path))
         is_export = path.name in known and not OutputPaths(path).manifest.exists()
         return is_export or not path.stat().st_size
 

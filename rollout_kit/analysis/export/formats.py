@@ -12,11 +12,15 @@ from ...store.files import write_atomically, write_json
 from ...types import JsonObject, Rollout
 from . import llamafactory, preferences, trainers
 from .conversation import Conversation
+from .eval_log import EvalLog
 from .preferences import Pair
+from .row_files import RowFile
 from .trainers import Context
 
 Companion = Callable[[Mapping[Path, Sequence[str]]], Path]
 """Writes the file that a trainer needs beside the data; given the columns of each file of rows."""
+
+PARQUET, EVAL, FOLDER = ".parquet", ".eval", ""
 
 OF_AXOLOTL = re.compile(
     rb"(rl|(test_)?datasets|  - path|    (ds_type|split|type|field_\w+|roles_to_train)):"
@@ -26,7 +30,7 @@ OF_AXOLOTL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of the functions is set: it says what a row is made of."""
+    """One of the functions `of_…` is set: it says what a row is made of."""
 
     about: str
     of_rollout: Callable[[Conversation, Context], JsonObject] | None = None
@@ -36,7 +40,8 @@ class Format:
     """Any number of rows of one rollout, from more than its messages."""
     of_pair: Callable[[Pair], JsonObject] | None = None
     of_group: bool = False
-    is_parquet: bool = False
+    suffix: str = ".jsonl"
+    """Ending of the name of its output, empty for a folder."""
     is_bare: bool = False
     """Without the columns that identify the rollout."""
     companion: Companion | None = None
@@ -46,6 +51,17 @@ class Format:
     """Whether its rows have a place for the tools that the model was offered."""
     takes_text: bool = False
     """Whether prompts and completions may be plain texts, which get no chat template."""
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.suffix == PARQUET
+
+    @property
+    def is_folder(self) -> bool:
+        return self.suffix == FOLDER
+
+    def open_file(self, path: Path) -> RowFile:
+        return EvalLog(path) if self.suffix == EVAL else RowFile(path, is_parquet=self.is_parquet)
 
 
 def write_dataset_info(files: Mapping[Path, Sequence[str]]) -> Path:
@@ -136,15 +152,15 @@ FORMATS: Mapping[str, Format] = {
         takes_text=True,
     ),
     "verl_rl": Format(
-        "verl RL: data_source, prompt, reward_model, …", of_task=trainers.verl_rl, is_parquet=True
+        "verl RL: data_source, prompt, reward_model, …", of_task=trainers.verl_rl, suffix=PARQUET
     ),
     "verl_sft": Format(
-        "verl multi-turn SFT: messages, tools", of_rollout=trainers.verl_sft, is_parquet=True
+        "verl multi-turn SFT: messages, tools", of_rollout=trainers.verl_sft, suffix=PARQUET
     ),
     "skyrl_rl": Format(
         "SkyRL: data_source, prompt, env_class, reward_spec, …",
         of_task=trainers.skyrl_rl,
-        is_parquet=True,
+        suffix=PARQUET,
     ),
     "slime": Format(
         "slime: input, label, metadata, tools", of_task=trainers.slime, takes_text=True
@@ -188,14 +204,25 @@ FORMATS: Mapping[str, Format] = {
     "parquet": Format(
         "one row per rollout, for DuckDB and pandas",
         of_rollout=trainers.parquet,
-        is_parquet=True,
+        suffix=PARQUET,
         is_bare=True,
         takes_text=True,
+    ),
+    "huggingface": Format(
+        "a dataset folder of the Hugging Face Hub: rows, a card, sessions for its trace viewer",
+        of_rollout=trainers.huggingface,
+        suffix=FOLDER,
+        is_bare=True,
     ),
     "grouped": Format(
         "one line per question with all its answers", of_group=True, takes_tools=False
     ),
     "atif": Format("trajectories of ATIF 1.8, one in each line", of_line=trainers.atif),
+    "inspect": Format(
+        "a log of inspect, .eval, that `inspect view` opens",
+        of_line=trainers.inspect,
+        suffix=EVAL,
+    ),
     "otlp": Format("OpenTelemetry traces: OTLP JSON, or +otel.endpoint=…", of_line=trainers.otlp),
     "rollouts": Format("stored rollouts, as other commands read them", of_line=trainers.ours),
 }
@@ -205,6 +232,7 @@ SHORT = {
     "axolotl": "axolotl_sft",
     "nemo_rl": "nemo_rl_pref",
     "skyrl": "skyrl_rl",
+    "hf": "huggingface",
 }
 """Other names of formats."""
 

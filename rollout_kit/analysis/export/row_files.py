@@ -19,14 +19,15 @@ BATCH = 1000
 class RowFile:
     """A file of rows. `complete` and `commit` it in the end, or `discard` it."""
 
-    def __init__(self, path: Path, *, is_parquet: bool) -> None:
+    def __init__(self, path: Path, *, is_parquet: bool, draft: Path | None = None) -> None:
+        """`draft`: where it is written until it is committed, if not beside its place."""
         self.path, self.num_rows = path, 0
         self.columns: list[str] = []
         """Those of the first row."""
         self._arrow = import_pyarrow() if is_parquet else None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._draft = draft_of(path)
+            (draft or path).parent.mkdir(parents=True, exist_ok=True)
+            self._draft = draft or draft_of(path)
             self._stream = open_draft(self._draft)
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None

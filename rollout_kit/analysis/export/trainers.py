@@ -5,17 +5,21 @@ columns, such as the reward, are added by the table of formats.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.keys import OtelConfig
 from ...formats.foreign import Damaged
+from ...formats.inspect_samples import write_sample
 from ...formats.trajectories import write_trajectory
+from ...store.lines import row_of
 from ...store.scope import arm_of_key
 from ...trajectory import TokenSequence, sequences
 from ...types import JsonObject, Rollout
 from ..metrics.advantages import GroupFigures, Method
-from .conversation import MALFORMED, OF_MALFORMED, Conversation, Unfit, text_of
+from .conversation import LABELS, MALFORMED, OF_MALFORMED, Conversation, Unfit, text_of
+from .dataset_folder import fill_message
 from .span_file import to_otlp
 from .spans import Span, build_trace
 
@@ -193,6 +197,30 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
     }
 
 
+def huggingface(each: Conversation, context: Context) -> JsonObject:
+    """A row of a dataset folder, with the columns that its card describes."""
+    rollout, info = each.rollout, each.rollout.info
+    return {
+        "messages": [fill_message(message) for message in each.messages],
+        **tools_as_text(each),
+        "agent": info.key.agent,
+        "model": info.model,
+        "finish_reason": info.finish_reason,
+        "num_turns": info.num_turns,
+        "num_tool_calls": info.num_tool_calls,
+        "input_tokens": info.input_tokens,
+        "output_tokens": info.output_tokens,
+        "cost_usd": info.cost_usd,
+        "duration_s": info.duration_s,
+        "scope": info.key.scope,
+        "scores": text_of({name: rollout.line.get(name) for name in info.scores}),
+        "row": text_of(each.row),
+        "reward": context.score,
+        "task_id": info.key.task_id,
+        "rollout_index": info.key.rollout_index,
+    }
+
+
 def ours(each: Rollout, context: Context) -> Iterator[JsonObject]:
     """The rollout as it is stored."""
     yield each.line
@@ -200,11 +228,29 @@ def ours(each: Rollout, context: Context) -> Iterator[JsonObject]:
 
 def atif(each: Rollout, context: Context) -> Iterator[JsonObject]:
     """The rollout as a trajectory of ATIF 1.8."""
+    with _fitting():
+        trajectory = write_trajectory(each)
+    yield trajectory
+
+
+def inspect(each: Rollout, context: Context) -> Iterator[JsonObject]:
+    """The rollout as a sample of inspect, with the agent and the model of its log."""
+    row = row_of(each.line)
+    names = LABELS if context.label_key is None else (context.label_key,)
+    target = next((row[name] for name in names if name in row), None)
+    with _fitting():
+        sample = write_sample(each, text_of(target))
+    yield {"agent": each.key.agent, "model": sample["output"]["model"], "sample": sample}
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Unfit for what a format of another tool cannot express."""
     try:
-        yield write_trajectory(each)
+        yield
     except Damaged as error:
         raise Unfit(str(error)) from None
-    except OF_MALFORMED:
+    except (ArithmeticError, ValueError, *OF_MALFORMED):
         raise Unfit(MALFORMED) from None
 
 
