@@ -1011,6 +1011,11 @@ class TasksConfig(CommandKeys):
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
     )
+    task_data_validation: Literal["error", "warn", "off"] = Field(
+        "error",
+        description="What happens if rows break the schema of their server, its task_data.py: stop"
+        " before the first request, print a warning, or do not check.",
+    )
 
 
 class GoalConfig(CommandKeys):
