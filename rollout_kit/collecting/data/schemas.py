@@ -80,8 +80,7 @@ def _read_rows(reader: TaskReader) -> Iterator[tuple[int, bytes, Sequence[str]]]
         with suppress(ValueError):  # the run names these lines
             row = flatten(parse_row(raw))
             agents = reader.agents_of(row)
-            if reader.limit:
-                reader.row_to_send(row)
+            reader.row_to_send(row)
             num_tasks += 1
             if reader.is_mine is None or reader.is_mine(task_id_of(row)):
                 yield number, raw.strip(), agents
