@@ -44,6 +44,9 @@ CROSSED = {
 READY_S = 300
 """Longest start of NeMo Gym's servers."""
 
+STOP_S = 60
+"""Longest end of these servers after Ctrl-C."""
+
 Rewards = dict[tuple[int, int], float]
 """Reward by the position of a task in the input, and its repeat."""
 
@@ -111,6 +114,7 @@ def running_gym(gym: Path, config: str, python: Path, url: str, place: Path) -> 
         "+policy_api_key=none",
         "+policy_model_name=player",
         "+skip_venv_if_present=true",
+        "+error_on_almost_servers=false",  # it refuses the licenses in some of its YAML
     ]
     for kind in find_kinds(gym / config, gym / MODEL):  # it would make an environment for each
         (place / kind).mkdir(parents=True)
@@ -128,7 +132,11 @@ def running_gym(gym: Path, config: str, python: Path, url: str, place: Path) -> 
         yield wait_for_server(process, port, said)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:  # a shell's background process ignores that signal
+            process.terminate()
+            process.wait()
 
 
 def find_kinds(*configs: Path) -> Iterator[str]:
