@@ -107,14 +107,18 @@ def running_gym(gym: Path, config: str, python: Path, url: str, place: Path) -> 
     """The URL of the resources server that `gym env start` has started from a YAML."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    tree = yaml.safe_load((gym / config).read_text())
+    for block in tree.values():  # it refuses the licenses of some of its datasets
+        for settings in block.get("responses_api_agents", {}).values():
+            settings.pop("datasets", None)
+    (place / "servers.yaml").write_text(yaml.safe_dump(tree))
     words = [
-        f"+config_paths=[{config},{MODEL}]",
+        f"+config_paths=[{place / 'servers.yaml'},{MODEL}]",
         f"+head_server={{host: 127.0.0.1, port: {port}}}",
         f"+policy_base_url={url}",
         "+policy_api_key=none",
         "+policy_model_name=player",
         "+skip_venv_if_present=true",
-        "+error_on_almost_servers=false",  # it refuses the licenses in some of its YAML
     ]
     for kind in find_kinds(gym / config, gym / MODEL):  # it would make an environment for each
         (place / kind).mkdir(parents=True)

@@ -328,8 +328,8 @@ STAGES = {
 
 
 def describe_error(error: RolloutError, elapsed_s: float, waited_for: str = "") -> JsonObject:
-    """The `failure` block of one attempt, which ends with the route that it waited for. The stage of
-    an error between servers is not known."""
+    """The `failure` block of one attempt; `waited_for` ends with the route that it waited for. The
+    stage of an error between servers is not known."""
     route = waited_for[waited_for.find("/") :] if "/" in waited_for else ""
     found = {
         "class": type(error).__name__,
