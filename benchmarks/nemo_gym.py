@@ -144,10 +144,11 @@ def find_agent(config: Path) -> str:
 
 @contextmanager
 def running(
-    gym: Path, config: str, url: str, place: Path, *theirs: str
+    gym: Path, config: str, url: str, place: Path, *theirs: str, python: Path | None = None
 ) -> Iterator[tuple[int, str, int]]:
     """`ng_run` with both agents, and `theirs` from the checkout: the head server's port, the time
-    that it says it took in seconds, and its process."""
+    that it says it took in seconds, and its process. NeMo Gym's code runs under `python`, or in
+    environments that are made for it."""
     agent = find_agent(gym / config)
     tree = yaml.safe_load((gym / config).read_text())
     tree[THEIRS] = tree[agent]
@@ -165,7 +166,7 @@ def running(
         f"+config_paths=[{config},{MODEL},{place / 'theirs.yaml'}]",
         f"+nemo_gym={gym}",
         f"+nemo_gym_code=[{','.join([THEIRS, *theirs])}]",
-        "+install=true",
+        "+install=true" if python is None else f"+nemo_gym_python={python}",
         f"+head_server.port={port}",
         f"+policy_base_url={url}",
         "+policy_api_key=none",

@@ -42,6 +42,9 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 TRACEBACK_LIMIT = 16_384
 """Characters of a traceback that are kept."""
 
+KIND = re.compile(r"[a-z][a-z0-9_]{0,63}(:[a-z][a-z0-9_]{0,63})?")
+"""A name of a kind of failure, as NeMo Gym writes it; a server may put its own name before it."""
+
 TRANSIENT = frozenset({408, 409, 410, 425, 429, 500, 502, 503, 504, 520, 529})
 """Statuses after which the same request may succeed later."""
 
@@ -121,6 +124,7 @@ class RolloutError(RolloutKitError):
     """
 
     default_status: ClassVar[int] = 500
+    default_kind: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -140,6 +144,8 @@ class RolloutError(RolloutKitError):
         self.retryable = self.status in TRANSIENT if retryable is None else retryable
         self.retry_after_s = retry_after_s
         self.traceback = ""
+        self.failure_kind = self.default_kind
+        """NeMo Gym's name of the failure; empty if its vocabulary has none."""
 
     @property
     def terminal(self) -> bool:
@@ -159,6 +165,7 @@ class RolloutError(RolloutKitError):
             "body": self.body,
             "retry_after_s": self.retry_after_s,
             "traceback": self.traceback,
+            "failure_kind": self.failure_kind if self.failure_kind != self.default_kind else "",
         }
         return {"error": {key: value for key, value in fields.items() if value not in ("", None)}}
 
@@ -180,6 +187,8 @@ class TaskError(RolloutError):
 
 class Dropped(TaskError):
     """A person has dropped the rollout."""
+
+    default_kind = "cancelled"
 
 
 class ModelError(RolloutError):
@@ -233,12 +242,14 @@ class VerifyError(RolloutError):
     """
 
     default_status = 500
+    default_kind = "verifier_error"
 
 
 class SessionLost(RolloutError):
     """The session is no longer there. The rollout starts again in a new one."""
 
     default_status = 410
+    default_kind = "session_lost"
 
 
 class PeerError(RolloutError):
@@ -251,18 +262,21 @@ class PeerUnreachable(PeerError):
     """A server could not be reached. Nothing was sent, so the request is sent again."""
 
     default_status = 503
+    default_kind = "transport_unreachable"
 
 
 class PeerLost(PeerError):
     """The connection broke. The server may have done what was asked."""
 
     default_status = 503
+    default_kind = "transport_peer_drop"
 
 
 class PeerTimeout(PeerError):
     """No reply came within the time limit."""
 
     default_status = 504
+    default_kind = "transport_timeout"
 
 
 BY_NAME = {
@@ -298,6 +312,8 @@ def from_wire(server: str, status: int, payload: Any, text: str) -> RolloutError
             retry_after_s=_typed(error.get("retry_after_s"), int | float),
         )
         found.traceback = str(error.get("traceback", ""))
+        if (kind := _typed(error.get("failure_kind"), str)) and KIND.fullmatch(kind):
+            found.failure_kind = kind
         return found
     kind = TaskError if status == 422 else PeerError
     return kind(

@@ -4,6 +4,7 @@ make peers-python
 python -m benchmarks.agreement.nemo_gym            the given cases, and 1,000 pairs a server
 python -m benchmarks.agreement.nemo_gym --only mcqa --pairs 200 --show 20
 python -m benchmarks.agreement.nemo_gym --collect  50 rollouts of each of eight environments
+python -m benchmarks.agreement.nemo_gym --cross    each collector with the other one's servers
 
 `--collect` runs `ng_collect_rollouts` with NeMo Gym's YAML and rows, and asks NeMo Gym's verifier
 about the same responses. `--gym` names another checkout or unpacked wheel than that of `.peers/`.
@@ -25,7 +26,9 @@ from typing import Any
 from rollout_kit.errors import RolloutError
 
 from ..measure import ROOT
+from . import crossed
 from .collected import ENVIRONMENTS, collect, explain
+from .crossed import CROSSED
 from .ours import shorten, verify
 from .pairs import GENERATORS, Pair
 
@@ -44,6 +47,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=1_000, help="generated pairs a server")
     parser.add_argument("--show", type=int, default=5, help="differences shown of each kind")
     parser.add_argument("--collect", nargs="*", choices=ENVIRONMENTS, metavar="environment")
+    parser.add_argument("--cross", nargs="*", choices=CROSSED, metavar="server")
     parser.add_argument("--gym", type=Path, help="a checkout or unpacked wheel of NeMo Gym")
     args = parser.parse_args()
     if not PYTHON.exists():
@@ -51,6 +55,8 @@ def main() -> int:
         return 1
     if args.collect is not None:
         return compare_collected(args.collect or [*ENVIRONMENTS], args.gym or find_gym(), args.show)
+    if args.cross is not None:
+        return compare_crossed(args.cross or [*CROSSED], args.gym or find_gym())
     print(f"{'':22}{'pairs':>7}{'equal':>7}{'stricter':>10}{'laxer':>7}{'no verdict':>12}")
     for name in args.only:
         given = [*read_cases(name)]
@@ -65,6 +71,18 @@ def main() -> int:
 def find_gym() -> Path:
     """The installed NeMo Gym, which is as good as a checkout."""
     return next(PYTHON.parents[1].glob("lib/python3*/site-packages"))
+
+
+def compare_crossed(names: list[str], gym: Path) -> int:
+    """A line of the table for each server. The exit status is 1 unless all rewards are equal."""
+    print("| server | rollouts | mean reward | same by its collector | same at its server |")
+    print("|---|---|---|---|---|")
+    all_equal = True
+    for name in names:
+        line, is_equal = crossed.show(name, crossed.cross(name, gym.expanduser().resolve(), PYTHON))
+        print(line, flush=True)
+        all_equal &= is_equal
+    return 0 if all_equal else 1
 
 
 def compare_collected(names: list[str], gym: Path, number: int) -> int:

@@ -44,7 +44,7 @@ HOW = (
 NO_GRADES = "has no grades of a rubric"
 
 
-class Said(NamedTuple):
+class RaterScore(NamedTuple):
     """What one rater says of a criterion. `score` is from 0 to 1 and None for people."""
 
     value: float
@@ -84,10 +84,10 @@ class Criteria:
             if len(said) > 1 and (vote := find_vote(votes.get(name), list(said.values()))):
                 said[VOTE] = vote
             if name in people:
-                said[PEOPLE] = Said(people[name], None, False)
+                said[PEOPLE] = RaterScore(people[name], None, False)
             self._add_pairs(name, said, rollout.key.task_id)
 
-    def _add_pairs(self, name: str, said: Mapping[str, Said], task: str) -> None:
+    def _add_pairs(self, name: str, said: Mapping[str, RaterScore], task: str) -> None:
         if any(each.is_scale for each in said.values()):
             self.scales.add(name)
         self.graded.setdefault(name, Counter()).update(list(said))
@@ -173,16 +173,16 @@ def read_grades_of(rollout: Rollout) -> Iterator[tuple[str, dict[str, Any]]]:
             yield each.get("judge") or "the judge", said
 
 
-def _read_grade(grade: Mapping[str, Any]) -> Said | None:
+def _read_grade(grade: Mapping[str, Any]) -> RaterScore | None:
     """What a judge has written, or else its score; None if it has none."""
     score, value = grade.get("score"), grade.get("value")
     if not isinstance(score, int | float) or not isinstance(value, int | float | None):
         return None
     is_scale = not isinstance(value, bool) and (value is not None or score not in (0, 1))
-    return Said(float(score if value is None else value), float(score), is_scale)
+    return RaterScore(float(score if value is None else value), float(score), is_scale)
 
 
-def find_vote(score: Any, said: Sequence[Said]) -> Said | None:
+def find_vote(score: Any, said: Sequence[RaterScore]) -> RaterScore | None:
     """The vote on a criterion, as a value of the judges' scale: its score is known, and two judges
     that differ say how scores and values correspond."""
     if not isinstance(score, int | float):
@@ -193,7 +193,7 @@ def find_vote(score: Any, said: Sequence[Said]) -> Said | None:
         return first
     slope = (other.value - first.value) / (other.score - first.score)
     value = first.value + slope * (score - first.score)
-    return Said(round(value, 9), score, first.is_scale or not float(score).is_integer())
+    return RaterScore(round(value, 9), score, first.is_scale or not float(score).is_integer())
 
 
 def read_value(text: str) -> float | None:

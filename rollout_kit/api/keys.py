@@ -124,6 +124,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     resume: Literal["auto", "append", "fresh"]
     resume_from_cache: bool
     strict_input: bool
+    task_data_validation: Literal["error", "warn", "off"]
     warmup: int
     park_after_s: float
     save_turns: Literal["auto"] | bool

@@ -167,6 +167,7 @@ def routes_of(command: TasksConfig, servers: Servers) -> Routes:
 async def know_agents(
     command: CollectConfig, servers: Servers, reader: TaskReader
 ) -> dict[str, KnownAgent]:
+    """The agents that a run may use, by name; ConfigError if one of them cannot be used."""
     generation: JsonObject = {}
     if servers.default_params:
         generation["default_params"] = servers.default_params
@@ -192,6 +193,7 @@ async def know_agents(
             )
             found = replace(found, plan=plan)
         known[name] = found
+    _check_prices(command, known)
     return known
 
 
@@ -214,7 +216,7 @@ def find_changed_code(known: Mapping[str, KnownAgent]) -> list[str]:
     ]
 
 
-def check_prices(command: LimitsConfig, known: Mapping[str, KnownAgent]) -> None:
+def _check_prices(command: LimitsConfig, known: Mapping[str, KnownAgent]) -> None:
     """ConfigError if money is limited and the price of a model is unknown."""
     for name, agent in known.items():
         if command.max_cost_usd is not None and agent.tariff is None:

@@ -44,7 +44,6 @@ from ..types import Key, Say
 from .agents import (
     AgentPlan,
     KnownAgent,
-    check_prices,
     find_changed_code,
     know_agents,
     made_by,
@@ -55,6 +54,7 @@ from .changed import find_scopes, find_uncounted
 from .cheapest.ways import Ways, find_ways
 from .counts import RunSource
 from .data.row_mapping import RowMap, find_row_map
+from .data.schemas import check_rows
 from .goal import choose_source
 from .history import History
 from .pacing.bill import Bill
@@ -239,9 +239,9 @@ async def open_collection(
     command = config.command
     reader = task_reader(command, servers, path)
     known = await know_agents(command, servers, reader)
-    check_prices(command, known)
     plans = {agent: each.plan for agent, each in known.items()}
-    make = choose_source(command, plans, make_source)
+    misfits = await check_rows(command, servers, reader, plans, name)
+    make_source = choose_source(command, plans, make_source)
     batching = await find_batching(servers, plans.values(), command.executor)
     ways = await find_ways(servers, plans, command)
     journal, notes = _open_journal(command, lines, parts.sink)
@@ -255,22 +255,22 @@ async def open_collection(
         notes += find_idle(_situation(config, reader, plans, ways))
         wanted = find_wanted(command, scopes, reader.arms)
         notes += find_uncounted(journal.contents, list(plans), wanted.arm_ids)
-        source = make(command, reader, wanted, journal, name=name, agents=plans, say=say)
+        source = make_source(command, reader, wanted, journal, name=name, agents=plans, say=say)
     except BaseException:
         journal.close(clean=False)
         raise
     limits = _limits(command, manifest, batching, **_of_verdicts(command))
-    make_runner = servers.make_runner or Runner
+    make = servers.make_runner or Runner
     return Collection(
         command=command,
         source=source,
-        runner=make_runner(servers.peers, plans, limits, bill=bill, **parts.of_runner(ways)),
+        runner=make(servers.peers, plans, limits, bill=bill, **parts.of_runner(ways)),
         journal=journal,
         manifest=manifest,
         lines=lines,
         parallelism=command.num_samples_in_parallel,
         tariffs=tariffs_of(known),
-        notes=notes,
+        notes=misfits + notes,
         warmup=Warmup(command.warmup, command.responses_create_params),
         replaced=_mask_values(config),
         targets=config.targets,

@@ -91,7 +91,7 @@ class Runner(Equipment):
                 error = RolloutError(f"{type(bug).__name__}: {bug}", server=attempt.key.agent)
                 error.retryable = False
                 log.exception("an unexpected error in a rollout")
-            tried.append(describe_error(error, perf_counter() - started))
+            tried.append(describe_error(error, perf_counter() - started, slot.place.stage))
             self._drop_turns(attempt, error, slot, len(slot.turns) > num_turns)
             if slot.ledger.spent.calls > num_calls and gives_up_answers(agent, error, lost):
                 attempt = attempt._replace(redraws=attempt.redraws + 1)
@@ -183,9 +183,11 @@ class Runner(Equipment):
         limit_s = self._limit_s(self.agents[attempt.key.agent])
         is_of_run = limit_s == self.limits.rollout_timeout_s
         limit = "rollout_timeout_s" if is_of_run else "default_episode_timeout_seconds"
-        return PeerTimeout(
+        error = PeerTimeout(
             f"the rollout did not end within {limit}={limit_s:g}"
             f" while it was waiting for: {slot.place.stage}{''.join(lost)}",
             server=attempt.key.agent,
             retryable=False,
         )
+        error.failure_kind = "agent_timeout"
+        return error

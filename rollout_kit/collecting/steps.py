@@ -331,7 +331,7 @@ class Steps:
         finally:
             self.slot.limits.remove(due)
         return self._make_unverified(
-            {**line, "failure": describe_error(error, perf_counter() - began)}, error
+            {**line, "failure": describe_error(error, perf_counter() - began, "/verify")}, error
         )
 
     def _encode(self, response: JsonObject) -> JsonObject | orjson.Fragment:

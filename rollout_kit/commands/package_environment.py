@@ -15,7 +15,7 @@ def main(words: list[str]) -> int:
         keys.environment,
         folder,
         rows,
-        keys.model,
+        keys.model_name,
         keys.base_url,
         api_key_var=keys.api_key_var,
         num_repeats=str(keys.num_repeats),

@@ -198,7 +198,7 @@ COMMANDS = {
         (
             "ng_package_environment +environment=math_with_verify +output_dir=sums",
             "ng_package_environment +environment=mcqa +output_dir=my_mcqa"
-            " +input_jsonl_fpath=tasks.jsonl +model=tiny +base_url=http://127.0.0.1:8000/v1",
+            " +input_jsonl_fpath=tasks.jsonl +model_name=tiny +base_url=http://127.0.0.1:8000/v1",
         ),
     ),
     "ng_init_resources_server": CommandInfo(

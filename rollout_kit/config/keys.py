@@ -740,7 +740,7 @@ class PackageConfig(Command):
     input_jsonl_fpath: str | None = Field(
         None, description="Rows of the package. Default: the example rows of the environment."
     )
-    model: str = Field("gpt-4.1-mini", description="Model in eval.toml.")
+    model_name: str = Field("gpt-4.1-mini", description="Model in eval.toml.")
     base_url: str = Field(
         "https://api.openai.com/v1", description="Endpoint in eval.toml, with its version."
     )
@@ -1039,6 +1039,11 @@ class TasksConfig(CommandKeys):
     )
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
+    )
+    task_data_validation: Literal["error", "warn", "off"] = Field(
+        "error",
+        description="What happens if rows break the schema of their server, its task_data.py: stop"
+        " before the first request, print a warning, or do not check.",
     )
 
 

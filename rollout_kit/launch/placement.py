@@ -19,7 +19,7 @@ from ..config.load import Config, Instance
 from ..errors import ConfigError
 from ..serving import registry
 from ..serving.model import Model
-from ..serving.nemo_gym.checkout import find_interpreter
+from ..serving.nemo_gym.checkout import GymServer, find_interpreter
 from ..serving.nemo_gym.environments import interpreter_for
 from ..serving.nemo_gym.idle import IdleGymServer
 from ..serving.service import Service
@@ -180,7 +180,7 @@ async def placed(
     same holds for models whose calls are replayed, and for instances that run `elsewhere`. The
     token of `run` protects servers that other machines can reach.
     """
-    instances = equip(config, upkeep) if start else list(config.instances.values())
+    instances = equip(config, upkeep, makes=start)
     tapes = replace(tapes, models=[each.name for each in instances if each.type == MODELS])
     idle = [*tapes.unused_models, *elsewhere] if start else list(config.instances)
     where = Division.of(instances, default, idle)
@@ -219,25 +219,27 @@ async def placed(
         yield Placed(peers, servers, ends, fleet.log_dir, plan)
 
 
-def equip(config: Config, upkeep: Upkeep) -> list[Instance]:
-    """The instances; those with code of NeMo Gym have an interpreter."""
+def equip(config: Config, upkeep: Upkeep, *, makes: bool) -> list[Instance]:
+    """The instances; those with code of NeMo Gym have an interpreter. Unless `makes`, no
+    environment is made, and those that would need one have none."""
     command = config.command
     known = command if isinstance(command, CheckoutConfig) else CheckoutConfig.model_validate({})
     interpreter = known.nemo_gym_python or find_interpreter(known.nemo_gym)
+    version = known.python_version or config.values.get("python_version")
+
+    def find(each: Instance, code: GymServer) -> str | None:
+        given, install = each.python or interpreter, known.install and makes
+        try:
+            return interpreter_for(
+                each.name, code, given, install=install, python=version, say=upkeep.tell
+            )
+        except ConfigError:
+            if makes:
+                raise
+            return None
+
     return [
-        replace(
-            each,
-            python=interpreter_for(
-                each.name,
-                each.code,
-                each.python or interpreter,
-                install=known.install,
-                python=known.python_version or config.values.get("python_version"),
-                say=upkeep.tell,
-            ),
-        )
-        if each.code
-        else each
+        replace(each, python=find(each, each.code)) if each.code else each
         for each in config.instances.values()
     ]
 
@@ -332,7 +334,7 @@ def placement_of(instance: Instance, default: str) -> str:
 
 def _instantiate(instance: Instance, peers: Peers) -> Service:
     if instance.code:
-        return IdleGymServer(instance.name, instance.code)
+        return IdleGymServer(instance.name, instance.code, instance.python)
     if instance.made:
         return instance.made.make(instance.settings, instance.secrets, peers, instance.name)
     cls = instance.load()

@@ -172,18 +172,26 @@ class JudgeModel:
             ) from error
 
     def refuse(
-        self, why: str, error: RolloutError | None = None, *, body: str = "", is_final: bool
+        self,
+        why: str,
+        error: RolloutError | None = None,
+        *,
+        body: str | None = None,
+        is_final: bool,
     ) -> VerifyError:
-        """What leaves a response without a verdict, which `ng_reverify` asks for again."""
+        """What leaves a response without a verdict, which `ng_reverify` asks for again. A `body` is
+        an answer that has none."""
         # with the status of a final error the row would count as refused
         status = None if error is None or is_final else error.status
-        return VerifyError(
+        found = VerifyError(
             f"the judge '{self._server}' {why}",
             status=status,
-            body=body,
+            body=body or "",
             retryable=not is_final,
             retry_after_s=error.retry_after_s if error else None,
         )
+        found.failure_kind = "judge_failed" if body is None else "judge_unparseable"
+        return found
 
     async def _try(self, params: JsonObject) -> JsonObject:
         try:

@@ -318,10 +318,23 @@ def failure_of(unverified: Unverified, error: RolloutError) -> Failure:
     return Failure(info.key, info.task_index, error, [tried], None, info.settings, verifier)
 
 
-def describe_error(error: RolloutError, elapsed_s: float) -> JsonObject:
-    """The `failure` block of one attempt."""
+STAGES = {
+    "/seed_session": "seed",
+    "/v1/responses": "agent",
+    "/run": "agent",
+    "/verify": "verification",
+}
+"""Route of a step of a rollout → NeMo Gym's name of the step."""
+
+
+def describe_error(error: RolloutError, elapsed_s: float, waited_for: str = "") -> JsonObject:
+    """The `failure` block of one attempt; `waited_for` ends with the route that it waited for. The
+    stage of an error between servers is not known."""
+    route = waited_for[waited_for.find("/") :] if "/" in waited_for else ""
     found = {
         "class": type(error).__name__,
+        "failure_kind": error.failure_kind,
+        "stage": "" if error.failure_kind.startswith("transport_") else STAGES.get(route, ""),
         "server": error.server,
         "status": error.status,
         "message": error.message,

@@ -273,7 +273,7 @@ class Reading:
         """The tasks of one row, one for each agent that runs it; `number` is its line."""
         reader = self._reader
         try:
-            row = flatten(_parse(given if isinstance(given, bytes) else _encode(given)))
+            row = flatten(parse_row(given if isinstance(given, bytes) else _encode(given)))
             agents = reader.agents_of(row)
             sent = reader.row_to_send(row)
         except ValueError as error:
@@ -303,7 +303,8 @@ class Reading:
         return first
 
 
-def _parse(raw: bytes) -> JsonObject:
+def parse_row(raw: bytes) -> JsonObject:
+    """The row of a line; ValueError says why it is none."""
     if isinstance(raw, BadRow):
         raise ValueError(raw.reason)
     try:

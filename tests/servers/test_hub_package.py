@@ -28,7 +28,7 @@ def test_each_shipped_environment_becomes_a_package(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(f"+environment={server}", "+output_dir=out/my-env", "+model=tiny") == 0
+    assert run(f"+environment={server}", "+output_dir=out/my-env", "+model_name=tiny") == 0
     folder = tmp_path / "out/my-env"
     about = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
     assert about["project"]["name"] == "my-env"

@@ -251,7 +251,7 @@ def test_rows_of_other_tools_are_told_how_they_become_tasks(tmp_path: Path) -> N
     rows = [{"messages": [{"role": "user", "content": "hi"}]}, {"prompt": "hi"}, {"x": 1}]
     found = malformed_in(write_jsonl(tmp_path / "tasks.jsonl", rows))
     told = [each.message for each in found]
-    assert "jq -c '{responses_create_params: {input: .messages}} + .'" in told[0]
+    assert "add '+prompt={{ messages }}'" in told[0]
     assert "input: .prompt" in told[1] and "prompt_config" in told[2]
 
 

@@ -375,12 +375,15 @@ def test_settings_that_mean_nothing_are_refused_with_a_reason(settings, message)
 JUDGED = {"rubric_judge"}
 """Environments whose reward is what a judge says, of the gold answer too."""
 
+TWO_SIDED = {"order_desk"}
+"""Environments in which a simulated user begins: all rows have the same prompt."""
+
 ENVIRONMENTS = sorted(
     path.parent.parent.name
     for path in (ROOT / "resources_servers").glob("*/configs/*.yaml")
     if path.stem == path.parent.parent.name
     and "gymnasium_agent" not in path.read_text()
-    and path.stem not in OF_OTHERS | JUDGED
+    and path.stem not in OF_OTHERS | JUDGED | TWO_SIDED
 )
 """Games that differ by their seeds alone cannot be told apart by what the user says."""
 

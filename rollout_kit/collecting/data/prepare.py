@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -11,6 +11,8 @@ from ...config.instances import AGENTS
 from ...config.keys import PrepareDataConfig
 from ...config.load import Config
 from ...errors import ConfigError, OutputError
+from ...launch.fleet import Upkeep
+from ...launch.placement import equip
 from ...serving import registry
 from ...serving.nemo_gym.benchmarks import run_script
 from ...serving.nemo_gym.checkout import find_interpreter
@@ -35,6 +37,8 @@ def prepare(config: Config[PrepareDataConfig], tell: Callable[[str], None]) -> J
     """Write `<output_dirpath>/<type>.jsonl` and `summary.json`; return the summary."""
     command = config.command
     wanted = TYPES[command.mode]
+    equipped = equip(config, Upkeep(tell=tell), makes=command.install)
+    config = replace(config, instances={each.name: each for each in equipped})
     found = [each for each in list_datasets(config) if each.entry.type in wanted]
     if not found:
         raise ConfigError(

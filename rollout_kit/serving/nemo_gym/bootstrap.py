@@ -158,7 +158,8 @@ def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    peer_user, game_routes = (load_file(plan[name]) for name in ("peer_user", "game_routes"))
+    names = ("peer_user", "game_routes", "row_schema")
+    peer_user, game_routes, row_schema = (load_file(plan[name]) for name in names)
 
     class OwnUser(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Closes connections of other users of this machine."""
@@ -174,6 +175,8 @@ def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
     def run(app: Any, **options: Any) -> None:
         replies = {"/health": about, **find_replies(app)}
         app = game_routes.GameRoutes(app) if game_routes.is_game(app) else app
+        if plan["about"].get("checks_rows"):
+            app = row_schema.RowRoute(app, row_schema.Schema(plan["folder"]))
         known = {name: value for name, value in options.items() if name not in ("host", "port")}
         config = uvicorn.Config(
             with_replies(app, replies), **{**known, "workers": 1, "http": OwnUser}

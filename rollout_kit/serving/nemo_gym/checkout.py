@@ -17,6 +17,7 @@ import orjson
 from ...errors import ConfigError
 from ...types import JsonObject
 from ..registry import TYPES, is_checkout, is_for_nemo_gym
+from .row_schema import MODULE
 
 RAY = re.compile(r"^\s*(?:from|import)\s+ray\b", re.M)
 
@@ -72,6 +73,11 @@ class GymServer:
     @property
     def asks_for_ray(self) -> bool:
         return any(RAY.search(text) for text in self.sources.values())
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether its folder has a schema of its rows."""
+        return (self.folder / MODULE).is_file()
 
     @property
     def reverify(self) -> str:

@@ -108,6 +108,16 @@ def find_sources(values: JsonObject) -> dict[str, list[str]]:
     return {**users, **by_taskset, **found}
 
 
+def find_verifier(values: JsonObject, name: str) -> str | None:
+    """The resources server that an agent or an environment server names, if it names one."""
+    block = values.get(name)
+    for type_ in (AGENTS, TYPE):
+        for _, settings in implementations(block, type_):
+            if (found := _name_in(settings, "resources_server")) is not None:
+                return found
+    return None
+
+
 class Listing(NamedTuple):
     """An entry of a dataset, and the agent or environment server that runs its rows."""
 

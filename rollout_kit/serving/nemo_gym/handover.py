@@ -10,7 +10,7 @@ import orjson
 
 from ...types import JsonObject
 from ..transport import peer_user
-from . import bootstrap, game_routes
+from . import bootstrap, game_routes, row_schema
 from .checkout import GymServer
 from .environment_servers import TAKE_ROWS, TYPE, find_environment_servers, implementations
 
@@ -92,6 +92,7 @@ def plan_for(
         "starts_ray": server.asks_for_ray,
         "peer_user": peer_user.__file__,
         "game_routes": game_routes.__file__,
+        "row_schema": row_schema.__file__,
         "about": describe(name, server),
     }
 
@@ -99,6 +100,8 @@ def plan_for(
 def describe(name: str, server: GymServer) -> JsonObject:
     """What a collector needs to know about the server, in the words of `/health`."""
     about: JsonObject = {"name": name, "type": server.type, "settings": {}}
+    if server.has_schema:
+        about["checks_rows"] = True
     if server.type == "resources_servers":
         code = f"{server.folder.name} of NeMo Gym {server.digest}"
         about |= {
