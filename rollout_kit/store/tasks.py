@@ -323,7 +323,12 @@ def _how_to_map(row: JsonObject) -> str:
     for name in PROMPT_FIELDS:
         if name in row:
             answer = next((f" +map.expected_answer={each}" for each in ANSWERS if each in row), "")
-            return f"it has '{name}': add '+prompt={{{{ {name} }}}}'{answer}"
+            if isinstance(row[name], str):
+                return f"it has '{name}': add '+prompt={{{{ {name} }}}}'{answer}"
+            return (
+                f"it has '{name}': jq -c '{{responses_create_params: {{input: .{name}}}}} + .'"
+                " rows.jsonl > tasks.jsonl"
+            )
     return (
         f"it has {', '.join(row) or 'no field'}: '+prompt=… {{{{ field }}}} …' builds one, and +map"
         " names the columns of other fields"

@@ -15,7 +15,7 @@ from command import as_function
 from support import write_jsonl
 
 import rollout_kit as rk
-from rollout_kit.analysis.judge_agreement import Said, _explain_certainty, find_vote
+from rollout_kit.analysis.judge_agreement import RaterScore, _explain_certainty, find_vote
 from rollout_kit.analysis.metrics.kappa import Rating, Weights, measure_agreement
 from rollout_kit.store.labels import Labelled, Labels
 
@@ -104,9 +104,9 @@ def test_a_distance_counts_though_no_rating_lies_between() -> None:
 
 
 def test_a_vote_is_read_on_the_scale_of_its_judges() -> None:
-    said = [Said(2, 0.25, True), Said(5, 1.0, True), Said(2, 0.25, True)]
-    assert find_vote(0.25, said) == Said(2, 0.25, True)
-    assert find_vote(0.5, said) == Said(3, 0.5, True)
+    said = [RaterScore(2, 0.25, True), RaterScore(5, 1.0, True), RaterScore(2, 0.25, True)]
+    assert find_vote(0.25, said) == RaterScore(2, 0.25, True)
+    assert find_vote(0.5, said) == RaterScore(3, 0.5, True)
     assert find_vote(0.25, said[:1]) == said[0] and find_vote(None, said) is None
 
 

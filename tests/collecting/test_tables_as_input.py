@@ -160,6 +160,8 @@ def test_a_prompt_reaches_nothing_but_the_row_and_ends_in_time() -> None:
     )
     with pytest.raises(ValueError, match="no answer within 1 s of CPU time"):
         endless.apply({})
+    with pytest.raises(ValueError, match=r"an expression is a list: write it with"):
+        row_map(prompt="{{ options }}").apply({"question": "?", "options": ["a"]})
     said = row_map(prompt="{{ question }} {{ options | join(' or ') }}").apply(
         {"question": "{{ 7 * 7 }}", "options": ["a", "b"]}
     )

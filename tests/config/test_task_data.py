@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claims import assert_prints
 from endpoint import Endpoint
 from support import write_jsonl
 from test_nemo_gym import LETTERS, collect, collect_rollouts, model, place, policy, says
@@ -154,6 +155,7 @@ def test_nothing_is_sent_when_a_row_breaks_the_schema(
     assert "tasks.jsonl: 1 of 3 rows for 'letters' break the schema" in said
     assert "tasks.jsonl:4: Letter.expected_answer: Input should be a valid string" in said
     assert "+task_data_validation=warn" in said
+    assert_prints("docs/nemo-gym.md", "error: tasks.jsonl: 1 of", said.replace(f"{place}/", ""))
     assert model.requests == []
     assert not (place / "out/rollouts.jsonl").exists()
     assert str(os.getpid()) not in path.with_name("imported_by").read_text().split()

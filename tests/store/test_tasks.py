@@ -251,8 +251,8 @@ def test_rows_of_other_tools_are_told_how_they_become_tasks(tmp_path: Path) -> N
     rows = [{"messages": [{"role": "user", "content": "hi"}]}, {"prompt": "hi"}, {"x": 1}]
     found = malformed_in(write_jsonl(tmp_path / "tasks.jsonl", rows))
     told = [each.message for each in found]
-    assert "add '+prompt={{ messages }}'" in told[0]
-    assert "input: .prompt" in told[1] and "prompt_config" in told[2]
+    assert "jq -c '{responses_create_params: {input: .messages}} + .'" in told[0]
+    assert "add '+prompt={{ prompt }}'" in told[1] and "{{ field }}" in told[2]
 
 
 def test_create_params_that_mean_nothing_make_a_row_malformed(tmp_path: Path) -> None:

@@ -25,12 +25,20 @@ def render(template: str, row: dict[str, Any]) -> str:
     return compile_template(template).render(row)
 
 
+def check_text(value: Any) -> Any:
+    """What an expression gives; ValueError for a list or an object, which is no text."""
+    if isinstance(value, (list, dict)):
+        kind = "a list" if isinstance(value, list) else "an object"
+        raise ValueError(f"an expression is {kind}: write it with | join(', ') or | tojson")
+    return value
+
+
 @lru_cache
 def compile_template(template: str) -> Any:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, keep_trailing_newline=True
+        undefined=StrictUndefined, keep_trailing_newline=True, finalize=check_text
     )
     return environment.from_string(template)
