@@ -172,6 +172,13 @@ def axolotl_sft(each: Conversation, context: Context) -> JsonObject:
     return {"messages": each.messages, **tools_as_text(each)}
 
 
+FIGURES = (
+    *("finish_reason", "num_turns", "num_tool_calls", "input_tokens", "output_tokens"),
+    *("cost_usd", "duration_s"),
+)
+"""Columns of a table of rollouts that a line's head has under the same names."""
+
+
 def parquet(each: Conversation, context: Context) -> JsonObject:
     """One row per rollout, for DuckDB and pandas: numbers as columns, the rest as JSON text."""
     rollout, info = each.rollout, each.rollout.info
@@ -182,13 +189,7 @@ def parquet(each: Conversation, context: Context) -> JsonObject:
         "group_reward": rollout.group_reward,
         "model": info.model,
         "verifier": info.verifier,
-        "finish_reason": info.finish_reason,
-        "num_turns": info.num_turns,
-        "num_tool_calls": info.num_tool_calls,
-        "input_tokens": info.input_tokens,
-        "output_tokens": info.output_tokens,
-        "cost_usd": info.cost_usd,
-        "duration_s": info.duration_s,
+        **{name: getattr(info, name) for name in FIGURES},
         "text": rollout.text,
         "messages": each.messages,
         **tools_as_text(each),
@@ -205,13 +206,7 @@ def huggingface(each: Conversation, context: Context) -> JsonObject:
         **tools_as_text(each),
         "agent": info.key.agent,
         "model": info.model,
-        "finish_reason": info.finish_reason,
-        "num_turns": info.num_turns,
-        "num_tool_calls": info.num_tool_calls,
-        "input_tokens": info.input_tokens,
-        "output_tokens": info.output_tokens,
-        "cost_usd": info.cost_usd,
-        "duration_s": info.duration_s,
+        **{name: getattr(info, name) for name in FIGURES},
         "scope": info.key.scope,
         "scores": text_of({name: rollout.line.get(name) for name in info.scores}),
         "row": text_of(each.row),
