@@ -35,9 +35,10 @@ def write_package(
     if folder.exists():
         raise ConfigError(f"{folder} already exists: choose another name, or remove it")
     home = _find_shipped(server)
-    rows = rows or home / "data/example.jsonl"
-    if not rows.is_file():
-        raise ConfigError(f"input_jsonl_fpath={rows}: there is no such file")
+    asked = rows or home / "data/example.jsonl"
+    rows = registry.resolve_path(asked)
+    if rows is None or not rows.is_file():
+        raise ConfigError(f"input_jsonl_fpath={asked}: there is no such file")
     filled = {
         **{"name": name, "dashed": name.replace("_", "-"), "server": server, "instance": server},
         **{"config": f"{server}.yaml", "model": model, "base_url": base_url, **words},
