@@ -8,6 +8,7 @@ that calls with an earlier result takes further rounds.
 import ast
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from rollout_kit import JsonObject, SandboxRun, TaskError
@@ -18,7 +19,7 @@ from .rules import BROKEN, ENDS, PASSED, TOO_SLOW, WRONG, Judgement
 
 SOURCE = Path(__file__).with_name("remote_calls.py").read_text("utf-8")
 
-MAX_ROUNDS = 50
+MAX_ROUNDS = 200
 """Rounds of the submitted code that one verdict may take."""
 
 Run = Callable[[str, str, list[Any]], Awaitable[SandboxRun]]
@@ -29,24 +30,38 @@ async def judge_program(run: Run, code: str, tests: UnitTests) -> Judgement:
     """The verdict on submitted code; TaskError if the tests themselves cannot run."""
     name, program, prompt = str(tests.fn_name), str(tests.program), tests.preamble
     preamble = find_preamble(prompt, name)
-    whole = f"{preamble}\n{code}" if defines(code, name) else f"{prompt}{code}"
-    known: list[list[Any]] = []
-    listed = await run(SOURCE, "run_tests", [program, preamble, name, [], True])
-    calls = _read_tests(listed).get("calls", [])
-    for _ in range(MAX_ROUNDS):
-        answered = await run(SOURCE, "answer_calls", [whole, name, calls])
-        if answered.end != "finished" or not _are_answers(answered.value, len(calls)):
+    whole = f"{preamble}\n{code}" if defines(code, name) else f"{prompt}{_indent(code)}"
+    asked: list[Any] = []
+    known: list[Any] = []
+    for number in range(MAX_ROUNDS):
+        listed = await run(SOURCE, "run_tests", [program, preamble, name, known, True])
+        calls = _read_calls(listed, is_first=number == 0)
+        asked = calls if len(calls) > len(asked) else asked
+        answered = await run(SOURCE, "answer_calls", [whole, name, asked])
+        if answered.end != "finished" or not _are_answers(answered.value, len(asked)):
             return _describe_end(answered)
-        known = [[call, answer] for call, answer in zip(calls, answered.value, strict=True)]
-        found = _read_tests(await run(SOURCE, "run_tests", [program, preamble, name, known, False]))
+        known = [[call, answer] for call, answer in zip(asked, answered.value, strict=True)]
+        tested = await run(SOURCE, "run_tests", [program, preamble, name, known, False])
+        found = tested.value if tested.end == "finished" else None
+        if not isinstance(found, dict):
+            return _describe_end(tested)
         if found.get("passed") is True:
             return Judgement(PASSED, {})
         if "failed" in found:
-            details = {"error_code": WRONG, "error_message": found["failed"]}
-            return Judgement(WRONG, details)
-        calls = found["calls"]
-    message = f"the tests call with earlier results more than {MAX_ROUNDS} times"
-    raise TaskError(f"unit_tests.program: {message}")
+            return Judgement(WRONG, {"error_code": WRONG, "error_message": found["failed"]})
+        asked = found["calls"]
+    message = f"the tests called with earlier results more than {MAX_ROUNDS} times"
+    return Judgement(WRONG, {"error_code": WRONG, "error_message": message})
+
+
+def _read_calls(run: SandboxRun, *, is_first: bool) -> list[Any]:
+    """The calls that the tests' own run lists, none if it cannot; TaskError if they are no
+    program."""
+    if run.end == "finished" and isinstance(run.value, dict):
+        return run.value["calls"]
+    if is_first and run.end == "raised":
+        raise TaskError(f"unit_tests.program cannot run: {run.error}")
+    return []
 
 
 def find_code(text: str, tests: UnitTests) -> str:
@@ -63,7 +78,7 @@ def find_preamble(prompt: str, name: str) -> str:
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether code has a definition of a function, or gives the name a value, on its first level."""
+    """Whether code defines a function, or gives its name a value, on the first level."""
     try:
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -76,15 +91,13 @@ def defines(code: str, name: str) -> bool:
     return False
 
 
+def _indent(code: str) -> str:
+    """Code as the body of a function."""
+    return code if code[:1].isspace() else indent(code, "    ")
+
+
 def _targets(node: ast.stmt) -> list[ast.expr]:
     return list(node.targets) if isinstance(node, ast.Assign) else []
-
-
-def _read_tests(run: SandboxRun) -> JsonObject:
-    """What the tests' own run says; TaskError if they cannot run."""
-    if run.end == "finished" and isinstance(run.value, dict):
-        return run.value
-    raise TaskError(f"unit_tests.program cannot run: {run.error or ENDS.get(run.end, run.end)}")
 
 
 def _are_answers(value: Any, number: int) -> bool:

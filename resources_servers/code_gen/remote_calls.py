@@ -63,12 +63,13 @@ def _answer_itself(self, *_):
     return self
 
 
-for _name in "eq ne lt le gt ge".split():
+COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPUTED = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "getitem", "abs", "neg")
+for _name in COMPARED:
     setattr(Unknown, f"__{_name}__", lambda self, other: True)
-for _name in "add sub mul truediv floordiv mod pow and or xor getitem abs neg round".split():
+for _name in COMPUTED:
     setattr(Unknown, f"__{_name}__", _answer_itself)
     setattr(Unknown, f"__r{_name}__", _answer_itself)
-
 
 UNKNOWN = str(["opaque", Unknown.__name__])
 """How such a value stands in the arguments of a call."""
@@ -190,4 +191,3 @@ def _make_error(answer):
         return (kind if is_error else RuntimeError)(answer["text"])
     except TypeError:  # UnicodeDecodeError and the like take more
         return RuntimeError(answer["text"])
-
