@@ -24,7 +24,7 @@ from . import overrides
 from .fields import problems, show_value
 from .instances import AGENTS, MODELS, RESOURCES, Instance
 from .keys import CollectConfig, Command, TasksConfig
-from .sources import Layer, Merged
+from .sources import CHECKOUT, Layer, Merged, read_layers
 
 KEY = "benchmark"
 
@@ -100,13 +100,15 @@ def list_definitions(cwd: Path | None = None) -> list[str]:
     return sorted(dict.fromkeys(found))
 
 
-def is_theirs(name: str, checkout: Path | None, cwd: Path | None = None) -> bool:
-    """Whether a name means a benchmark of a checkout of NeMo Gym; ConfigError if it could mean two
-    things."""
+def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
+    """Whether a name means a benchmark of a checkout of NeMo Gym, which `given` or env.yaml names;
+    ConfigError if it could mean two things."""
     if name.startswith((OWN, THEIRS)):
         return name.startswith(THEIRS)
+    env = {} if given else next(iter(layer.tree for layer in read_layers([], cwd)[-1:]), {})
+    checkout = locate(given or env.get(CHECKOUT), cwd)
     is_own = name.endswith(".yaml") or _place(name, cwd) is not None
-    in_checkout = checkout is not None and (checkout / "benchmarks" / name).is_dir()
+    in_checkout = checkout is not None and (checkout / config_of(name)).is_file()
     if _place(name, cwd) is not None and in_checkout:
         raise ConfigError(
             f"benchmark={name}: rollout_kit has one, and the checkout another: write"
@@ -194,7 +196,7 @@ class Asked:
             return cls()
         if name.startswith("["):
             raise ConfigError(f"{KEY}={name}: name one benchmark; run one command for each")
-        if is_theirs(name, locate(checkout, cwd), cwd):
+        if is_theirs(name, checkout, cwd):
             return cls(theirs=config_of(name.removeprefix(THEIRS)))
         return cls(read_definition(name, cwd))
 

@@ -72,7 +72,8 @@ class Choices(BaseModel):
     columns: list[str] = Field([], max_length=26)
     list: str | None = None
     answer: str | None = None
-    shuffle_seed: int | None = Field(None, description="Order by this seed and the texts.")
+    labels: str | None = Field(None, description="Column with the names that `answer` uses.")
+    shuffle_seed: int | None = Field(None, description="Order by this seed and the row.")
     line: str = Field("{letter}) {text}", description="How an option stands in the prompt.")
 
     @model_validator(mode="after")
@@ -86,7 +87,8 @@ class Choices(BaseModel):
         texts, right = self._read(row)
         order = [*range(len(texts))]
         if self.shuffle_seed is not None:
-            Random("\0".join([str(self.shuffle_seed), *texts])).shuffle(order)
+            identity = orjson.dumps([self.shuffle_seed, row], option=orjson.OPT_SORT_KEYS)
+            Random(identity).shuffle(order)
         lettered = [*zip(ascii_uppercase, (texts[place] for place in order), strict=False)]
         return {
             "options": [{letter: text} for letter, text in lettered],
@@ -101,12 +103,16 @@ class Choices(BaseModel):
             if missing := [name for name in self.columns if not isinstance(row.get(name), str)]:
                 raise ValueError(f"has no text in '{missing[0]}'{suggest(missing[0], row)}")
             return [row[name].strip() for name in self.columns], 0
-        texts, letter = row.get(self.list), _to_letter(row.get(str(self.answer)))
+        texts, answer = _walk(row, self.list.split(".")), row.get(str(self.answer))
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 < len(texts) < 27:
             raise ValueError(f"'{self.list}' must be a list of 2 to 26 options")
-        right = ascii_uppercase.index(letter)
+        if self.labels is None:
+            right = ascii_uppercase.index(_to_letter(answer))
+        else:
+            labels = _walk(row, self.labels.split("."))
+            right = labels.index(answer) if answer in labels else len(texts)
         if right >= len(texts):
-            raise ValueError(f"the answer {letter} is none of {len(texts)} options")
+            raise ValueError(f"the answer {answer!r} is none of {len(texts)} options")
         return [str(text).strip() for text in texts], right
 
 

@@ -40,7 +40,7 @@ def open_rows(listed: ListedDataset, *, should_download: bool) -> tuple[str, Ite
     if entry.hub is not None:
         if not should_download:
             raise ConfigError(f"{listed}: no local file, and should_download is false")
-        return f"huggingface:{entry.hub.repo_id}", read_hub(listed, entry.hub)
+        return f"huggingface:{entry.hub.repo_id}", _read_hub(listed, entry.hub)
     where = ", ".join(map(str, registry.places(entry.jsonl_fpath or "")))
     if entry.gitlab_identifier or entry.source:
         raise ConfigError(
@@ -60,7 +60,7 @@ def open_input(name: str) -> Iterator[Path]:
         return
     hub = _parse_hub(name)
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as spool:
-        for row in read_hub(name, hub):
+        for row in _read_hub(name, hub):
             spool.write(orjson.dumps(row.content, default=str) + b"\n")
         spool.flush()
         yield Path(spool.name)
@@ -90,10 +90,7 @@ def _read_file(path: Path) -> Iterator[Row]:
             yield Row(number, None, f"not a JSON object but {type(content).__name__}")
 
 
-def read_hub(
-    listed: ListedDataset | str, hub: HuggingFace, gated: str | None = None
-) -> Iterator[Row]:
-    """The rows of a dataset on Hugging Face. `gated`: the page where its terms are accepted."""
+def _read_hub(listed: ListedDataset | str, hub: HuggingFace) -> Iterator[Row]:
     library = _import_library("datasets", listed)
     try:
         if hub.artifact_fpath is not None:
@@ -114,26 +111,11 @@ def read_hub(
     except ConfigError:
         raise
     except Exception as error:  # many types: no network, unknown dataset, gated dataset
-        if gated and is_refused(error):
-            raise ConfigError(
-                f"{listed}: {hub.repo_id} is gated: accept its terms at {gated}, and set HF_TOKEN"
-                " in env.yaml or in the environment"
-            ) from error
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"{listed}: cannot download {hub.repo_id}: {type(error).__name__}: {reason}. Without"
             " a network, download it elsewhere and name the file in jsonl_fpath"
         ) from error
-
-
-def is_refused(error: BaseException | None) -> bool:
-    """Whether the hub asks for a token, or for terms that were not accepted."""
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403) or "gated" in f"{type(error).__name__} {error}".lower():
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _import_library(name: str, listed: ListedDataset | str) -> Any:

