@@ -69,7 +69,7 @@ OF_RUNNING = (
 OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
-    "dataset",
+    "benchmark",
     "num_repeats",
     "responses_create_params",
     "prompt",
