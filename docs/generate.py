@@ -22,7 +22,7 @@ import rollout_kit
 from rollout_kit import errors
 from rollout_kit.collecting import results
 from rollout_kit.collecting.live.snapshot import describe
-from rollout_kit.config.benchmarks import list_definitions, read_definition
+from rollout_kit.config.benchmarks.definition import list_definitions, read_definition
 from rollout_kit.config.commands import COMMANDS
 from rollout_kit.config.instance_keys import CommonKeys
 from rollout_kit.config.reference import KeyGroup, KeyRow, list_groups

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.benchmarks import list_definitions, read_definition, rows_file
+from ..config.benchmarks.definition import list_definitions, read_definition, rows_file
 from ..config.instances import BLOCK_TYPES
 from ..config.keys import ListConfig, ValidateConfig
 from ..config.load import Program, load
@@ -51,6 +51,7 @@ class Listed:
     name: str
     source: str
     needs: str
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _own_benchmarks(cwd: Path) -> Iterator[Listed]:
         parts = [*one.needs, *(["its terms accepted"] if one.gated else [])]
         what = f"{one.rows:,} rows: {one.about} · {one.server} · {one.metric} · {one.license}"
         needs = "; ".join([*parts, *([] if is_here else ["to be fetched"])])
-        yield Listed("benchmark", name, what, needs)
+        yield Listed("benchmark", name, "rollout_kit", needs, what)
 
 
 def _benchmarks(gym: Gym) -> Iterator[Listed]:

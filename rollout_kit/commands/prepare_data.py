@@ -7,7 +7,7 @@ from pathlib import Path
 from ..collecting.data.benchmarks.prepared import prepare_rows
 from ..collecting.data.prepare import prepare, prepare_benchmark
 from ..collecting.data.summary import format_summaries
-from ..config.benchmarks import THEIRS, is_theirs
+from ..config.benchmarks.asked import THEIRS, is_theirs
 from ..config.keys import PrepareDataConfig
 from ..config.overrides import text_of
 from ..errors import ConfigError

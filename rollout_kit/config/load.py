@@ -23,7 +23,6 @@ from ..serving.transport.network import proxy_urls
 from ..types import JsonObject
 from . import (
     batching_models,
-    benchmarks,
     classify,
     environments,
     fields,
@@ -35,6 +34,7 @@ from . import (
     sources,
     verification,
 )
+from .benchmarks.asked import Asked, with_output
 from .classify import PARAMS
 from .commands import known_keys
 from .inputs import with_dataset
@@ -174,7 +174,7 @@ def _check(
     found = front.with_openenv(found, cwd) if getattr(validated, front.OPENENV, False) else found
     batching_models.check_batches(found)
     return Config(
-        command=benchmarks.with_output(with_dataset(validated, resolved.values), found),
+        command=with_output(with_dataset(validated, resolved.values), found),
         instances={
             name: replace(one, secrets=find_used(secrets, [one.settings, one.env]))
             for name, one in found.items()
@@ -221,7 +221,7 @@ def read(
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
     asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE
-    benchmark = benchmarks.Asked.of(words, program.values, command, checkout, cwd)
+    benchmark = Asked.of(words, program.values, command, checkout, cwd)
     paths = [*benchmark.config_paths, *paths]
     changed = [sources.Layer(path, tree) for path, tree in program.files.items()]
     changed = [*benchmark.layers, *changed]

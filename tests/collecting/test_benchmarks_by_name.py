@@ -13,7 +13,12 @@ from hub import Hub, serve_hub
 from workplace import ROOT
 
 from rollout_kit.collecting.data.benchmarks.prepared import check_definition, prepare_rows
-from rollout_kit.config.benchmarks import Definition, list_definitions, read_definition, rows_file
+from rollout_kit.config.benchmarks.definition import (
+    Definition,
+    list_definitions,
+    read_definition,
+    rows_file,
+)
 from rollout_kit.errors import ConfigError
 
 pyarrow = pytest.importorskip("pyarrow")

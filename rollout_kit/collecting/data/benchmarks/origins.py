@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ....config.benchmarks import Definition, cache_folder
+from ....config.benchmarks.definition import Definition, cache_folder
 from ....config.fields import problems
 from ....errors import ConfigError
 from ....store.files import write_atomically

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from ....config.benchmarks import Definition, read_definition, rows_file
+from ....config.benchmarks.definition import Definition, read_definition, rows_file
 from ....config.fields import problems
 from ....errors import ConfigError, number_of
 from ....store.files import write_json

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ....config.benchmarks import THEIRS, Definition, read_definition
+from ....config.benchmarks.asked import THEIRS
+from ....config.benchmarks.definition import Definition, read_definition
 from ....config.keys import Command
 from ....errors import number_of
 from ....types import JsonObject
