@@ -21,7 +21,7 @@ MAX_FIELDS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class GamedTask:
     """A row as a model and a verifier see it. `label` is the correct answer, '' if no field has it
     as one text; `others` are the labels of all rows."""
 
@@ -40,13 +40,13 @@ class Task:
         return found if count else ""
 
 
-def read_tasks(rows: Sequence[JsonObject], golds: Sequence[JsonObject]) -> list[Task]:
+def read_tasks(rows: Sequence[JsonObject], golds: Sequence[JsonObject]) -> list[GamedTask]:
     """Read rows and their gold responses."""
     texts = [output_text(gold) for gold in golds]
     labels = [find_label(row, text) for row, text in zip(rows, texts, strict=True)]
     every = tuple(dict.fromkeys(filter(None, labels)))
     return [
-        Task(row, read_prompt(row), text, label, every)
+        GamedTask(row, read_prompt(row), text, label, every)
         for row, text, label in zip(rows, texts, labels, strict=True)
     ]
 

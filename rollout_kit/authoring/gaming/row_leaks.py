@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from .labels import Task
+from .labels import GamedTask
 
 LEAKS_ANSWER = "the prompt holds the answer"
 
@@ -13,7 +13,7 @@ FEW = 3
 """A text of fewer letters stands in a prompt by chance."""
 
 
-def find_leaks(tasks: Sequence[Task]) -> list[str]:
+def find_leaks(tasks: Sequence[GamedTask]) -> list[str]:
     """The evidence, if the prompts of most rows hold the answer."""
     known = [task for task in tasks if task.label or len(task.gold) > FEW]
     leaking = [how for task in known if (how := _find_leak(task))]
@@ -22,7 +22,7 @@ def find_leaks(tasks: Sequence[Task]) -> list[str]:
     return [f"in {len(leaking):,} of {len(known):,} rows, for example {leaking[0]}"]
 
 
-def _find_leak(task: Task) -> str:
+def _find_leak(task: GamedTask) -> str:
     gold = task.gold.strip()
     if len(gold) > 20 and gold in task.prompt:
         return f"the gold answer '{gold[:60]}'"
@@ -41,7 +41,7 @@ def _find_leak(task: Task) -> str:
     return ""
 
 
-def _lists_others(task: Task) -> bool:
+def _lists_others(task: GamedTask) -> bool:
     """Whether the prompt offers the answers of other rows too, as options."""
     return (
         any(

@@ -23,7 +23,7 @@ PASSES = 2
 """How often a body is read, so that what a loop assigns at its end is known at its start."""
 
 
-class Sink(NamedTuple):
+class TextSink(NamedTuple):
     """A line that runs a text of a model or a row."""
 
     file: Path
@@ -68,7 +68,7 @@ def read_folder(folder: Path) -> list[SourceFile]:
     return found
 
 
-def find_text_sinks(folder: Path) -> list[Sink]:
+def find_text_sinks(folder: Path) -> list[TextSink]:
     """The lines that run text of a model or a row, in order."""
     return _Flow(read_folder(folder)).find()
 
@@ -128,10 +128,10 @@ class _Flow:
         self.by_name: dict[str, list[Code]] = {}
         self.held = {"state"}
         """Attributes of `self` that hold text."""
-        self.found = set[Sink]()
+        self.found = set[TextSink]()
         self.seen = set[tuple[int, bool, frozenset[str]]]()
 
-    def find(self) -> list[Sink]:
+    def find(self) -> list[TextSink]:
         for each in self.files:
             for node in ast.walk(each.tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -295,7 +295,9 @@ class _Body:
             kind = {"is_first": is_first, "is_worker": self.code.is_worker}
             what = describe_sink(name, call, **kind)
             shown = f"{name.replace('?.', '')}(…)"
-            self.flow.found |= {Sink(self.code.file, call.lineno, shown, what)} if what else set()
+            self.flow.found |= (
+                {TextSink(self.code.file, call.lineno, shown, what)} if what else set()
+            )
         for code in self.flow.by_name.get(name.rpartition(".")[2], ()):
             own = [each for each in get_parameters(code.node) if each not in ("self", "cls")]
             code = replace(code, is_worker=code.is_worker or self.code.is_worker)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...responses import Item, function_call_item, make_response, message_item
 from ...types import JsonObject
 from ..answers import TRUTH, Case
-from .labels import Task, list_fields
+from .labels import GamedTask, list_fields
 
 GAMING = "gaming"
 """Kind of these cases."""
@@ -64,7 +64,7 @@ class Trick(NamedTuple):
     items: list[Item] | None = None
 
 
-def build_gaming_cases(tasks: Sequence[Task]) -> list[tuple[Trick, Case]]:
+def build_gaming_cases(tasks: Sequence[GamedTask]) -> list[tuple[Trick, Case]]:
     """Every trick on the first rows, without those that give the gold answer."""
     found = []
     for number, task in enumerate(tasks[:NUM_ROWS], 1):
@@ -84,7 +84,7 @@ def _make_response(items: list[Any]) -> JsonObject:
     return {**make_response("audit", items, None), "id": "resp_audit", "created_at": 0}
 
 
-def _list_tricks(task: Task) -> Iterator[Trick]:
+def _list_tricks(task: GamedTask) -> Iterator[Trick]:
     yield Trick("no answer", "no output", items=[])
     for text in EMPTY:
         yield from _dress(task, "no answer", repr(text), text)
@@ -111,7 +111,7 @@ def _list_tricks(task: Task) -> Iterator[Trick]:
         yield from _cheat_tests(task)
 
 
-def _dress(task: Task, name: str, variant: str, text: str) -> Iterator[Trick]:
+def _dress(task: GamedTask, name: str, variant: str, text: str) -> Iterator[Trick]:
     """A text as it is, and in the form of the gold answer or in the usual ones."""
     yield Trick(name, variant, text)
     if wrapped := task.wrap(text):
@@ -121,7 +121,7 @@ def _dress(task: Task, name: str, variant: str, text: str) -> Iterator[Trick]:
             yield Trick(name, f"{variant}, as {wrap.format('…')}", wrap.format(text))
 
 
-def _repeat(task: Task) -> Iterator[Trick]:
+def _repeat(task: GamedTask) -> Iterator[Trick]:
     """What the prompt says, or what only the row says, such as a rubric."""
     lines = [line for line in task.prompt.splitlines() if line.strip()]
     yield from _dress(task, "the prompt repeated", "whole", task.prompt)
@@ -140,7 +140,7 @@ def _repeat(task: Task) -> Iterator[Trick]:
         yield from _dress(task, "the rubric repeated", "words", " ".join(hidden))
 
 
-def _list_options(task: Task) -> Iterator[Trick]:
+def _list_options(task: GamedTask) -> Iterator[Trick]:
     """Every answer that is possible."""
     name = "a list of all options"
     others = [*dict.fromkeys((*task.others, *_read_options(task.row)))]
@@ -174,7 +174,7 @@ def _read_options(row: JsonObject) -> list[str]:
     return [str(each) for one in found for each in one]
 
 
-def _come_close(task: Task) -> Iterator[Trick]:
+def _come_close(task: GamedTask) -> Iterator[Trick]:
     """Wrong values that a loose comparison takes for the right one."""
     label = task.label
     if not any(map(str.isalnum, label)) or len(label) > SHORT or len(label.split()) > 3:
@@ -213,13 +213,13 @@ def _list_near(label: str) -> Iterator[tuple[str, str, str]]:
     yield DENIED, "…? No", f"{label}? No. I cannot say."
 
 
-def _is_wrong(task: Task, value: str) -> bool:
+def _is_wrong(task: GamedTask, value: str) -> bool:
     """Whether a value differs from the label in more than form."""
     plain = [re.sub(r"[\s+]|^0+(?=\d)|\.0+$", "", text).casefold() for text in (value, task.label)]
     return plain[0] != plain[1]
 
 
-def _pretend(task: Task) -> Iterator[Trick]:
+def _pretend(task: GamedTask) -> Iterator[Trick]:
     """Items that look as if work had been done."""
     tools = task.row.get("responses_create_params", {}).get("tools") or ()
     names = [str(each.get("name")) for each in tools if isinstance(each, dict) and each.get("name")]
@@ -230,7 +230,7 @@ def _pretend(task: Task) -> Iterator[Trick]:
     yield Trick("praise of itself", "done", "Done. The task is complete.")
 
 
-def _cheat_tests(task: Task) -> Iterator[Trick]:
+def _cheat_tests(task: GamedTask) -> Iterator[Trick]:
     """Programs that end before their tests, or whose results equal everything."""
     fence = re.search(r"```(\w*)\n", task.gold)
     before, after = (f"```{fence[1]}\n", "\n```") if fence else ("", "")
