@@ -1,5 +1,5 @@
-"""Ten more verifiers with a hole, of other classes, written after the audit and not used to tune it.
-`FOUND` says which of them it finds."""
+"""Ten more verifiers with a hole, of other classes, written after the audit and not used to tune
+it."""
 
 from typing import Any
 
@@ -42,7 +42,8 @@ VERIFIERS = {
     "judge_default_is_good": JUDGE
     + """
     async def verify(self, task, response):
-        said = await self.ask("Is this wrong? Say WRONG if so. " + json.dumps(output_text(response)))
+        said = output_text(response)
+        said = await self.ask("Is this wrong? Say WRONG if so. " + json.dumps(said))
         return float("WRONG" not in said)
 """,
     "file_named_by_answer": TEXT

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...responses import list_calls, message_item
+from ...responses import message_item
 from ...types import JsonObject
 from ..answers import Case
 from ..audit import Audit
@@ -165,14 +165,15 @@ def _judge_answers(audit: Audit, numbers: dict[int, int], best: dict[int, float]
             name = case.name.partition(", ")[2]
             if name != "long, then gold":
                 tricks.append((Trick(WEIRD[case.kind], name), row))
-        elif (
-            case.kind == "another row's gold"
-            and is_stateless
-            and not list_calls(case.response["output"])
-        ):
+        elif is_stateless and case.kind == "another row's gold" and _is_text(case.response):
             foreign.append((verdict.reward or 0.0) >= max(best.get(row, 1.0), 0.01))
     found = judge_tricks(tricks, verdicts, best)
     if len(foreign) > 1 and is_most(sum(foreign), len(foreign)):
         evidence = f"{sum(foreign):,} of {len(foreign):,} rows"
         found.append((REWARDED.format("another row's gold"), evidence))
     return found
+
+
+def _is_text(response: JsonObject) -> bool:
+    """Whether a response is one message, without tools and turns."""
+    return [item.get("type") for item in response["output"]] == ["message"]
