@@ -725,9 +725,19 @@ FOLDER = "Folder of the server: resources_servers/<name>, in the working folder.
 
 
 class EntrypointConfig(Command):
-    """Keys of ng_init_resources_server and ng_test."""
+    """Keys of ng_test."""
 
     entrypoint: str = Field(description=FOLDER)
+
+
+class InitConfig(EntrypointConfig):
+    """Keys of ng_init_resources_server."""
+
+    kind: Literal["answer", "tools", "judge", "game"] | None = Field(
+        None,
+        description="What it is: an answer that a rule checks, tools with a state, an answer that a"
+        " judge grades, or a game. Without it you are asked at a terminal; else it is answer.",
+    )
 
 
 class PackageConfig(Command):
