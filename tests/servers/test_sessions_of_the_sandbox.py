@@ -373,7 +373,7 @@ def test_nothing_is_left_after_a_kill(which: str) -> None:
         family = {int(warden)} | set(_descendants(int(warden)))
         assert ready == "ready" and len(family) > 15
         os.kill(server.pid if which == "server" else int(warden), signal.SIGKILL)
-        asyncio.run(eventually(lambda: not any(map(_lives, family))))
+        eventually(lambda: not any(map(_lives, family)))
         server.kill()
     assert Path("/proc/self/mounts").read_text() == mounts
 

@@ -263,8 +263,8 @@ class FirstProcess:
             self._reply({"event": "time"})
             os._exit(0)
         if OVER_MEMORY in signals:
+            self._reply({"event": "memory"})  # before the ends that it explains
             self.end_processes()
-            self._reply({"event": "memory"})
         self._reap()
 
     def _reap(self, wait: bool = False) -> None:

@@ -167,7 +167,8 @@ class Screen:
         return text, found
 
     def _has(self, wanted: bytes) -> bool:
-        return wanted in CONTROLS.sub(b"", self._unread) if wanted else bool(self._unread)
+        shown = CONTROLS.sub(b"", self._unread).replace(b"\r\n", b"\n")
+        return wanted in shown if wanted else bool(shown)
 
     def close(self) -> None:
         if not self.is_closed:
