@@ -111,9 +111,8 @@ def test_a_terminal_is_typed_into_and_waited_for() -> None:
         terminal.send("import os; os.ttyname(0)\n")
         assert (await terminal.screen.read("/dev/pts/", 60))[1]
         terminal.send("exit(5)\n")
-        while terminal.exit_status is None:
-            await asyncio.sleep(0.01)
-        assert terminal.exit_status == 5
+        assert (await terminal.status)["status"] == 5 and terminal.exit_status == 5
+        await terminal.screen.read("never printed", 60)  # until the terminal is closed
         with pytest.raises(SessionRefused, match="has ended"):
             terminal.send("x\n")
 
