@@ -44,13 +44,15 @@ class Shell(ShellTools):
 
     def __init__(self, config: ShellConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._machine = Sessions(config.root, config.packages)
         self._functions: dict[str, Callable[..., Any]] = {}
         self._limits = SessionLimits(
             time_s=config.session_time_s,
             memory_mb=config.memory_mb,
             disk_mb=config.disk_mb,
             num_processes=config.num_processes,
+        )
+        self._machine = Sessions(
+            config.root, config.packages, limits=self._limits, num_ready=config.num_ready
         )
 
     async def start(self) -> None:

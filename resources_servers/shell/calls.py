@@ -9,6 +9,7 @@ from rollout_kit import ResourcesServer, ResourcesServerConfig, ToolError, tool
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.session.client import ShellSession, Terminal
 from rollout_kit.serving.sandbox.session.limits import SessionRefused
+from rollout_kit.serving.service import OPERATIONAL
 
 
 class ShellConfig(ResourcesServerConfig):
@@ -26,6 +27,12 @@ class ShellConfig(ResourcesServerConfig):
         1024, ge=16, description="What a session may write; its files are kept in memory."
     )
     num_processes: int = Field(256, ge=8, description="Of a session, threads included.")
+    num_ready: int = Field(
+        2,
+        ge=0,
+        json_schema_extra=OPERATIONAL,
+        description="Sessions that are made ahead, each with a process of 5 MB.",
+    )
     command_timeout_s: float = Field(
         60.0, gt=0, description="Time limit of a command that names none."
     )

@@ -54,9 +54,21 @@ NO_SESSIONS = (
 
 class Sessions:
     """Makes sessions that start from the folder `root`, or from this machine's programs with
-    `packages`, installed here. All sessions end with this object, and with this process."""
+    `packages`, installed here. All sessions end with this object, and with this process.
 
-    def __init__(self, root: Path | None = None, packages: Sequence[str] = ()) -> None:
+    `num_ready` sessions with `limits` are made ahead, so that a caller does not wait."""
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        packages: Sequence[str] = (),
+        *,
+        limits: SessionLimits = SessionLimits(),
+        num_ready: int = 0,
+    ) -> None:
+        self._limits, self._num_ready = limits, num_ready
+        self._ready: list[ShellSession] = []
+        self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in _find_places(name)]
         self._words = [str(root or ""), *places]
@@ -103,14 +115,35 @@ class Sessions:
 
     async def create(
         self,
-        limits: SessionLimits = SessionLimits(),
+        limits: SessionLimits | None = None,
         *,
         cwd: str = "/",
         environment: Mapping[str, str] | None = None,
     ) -> "ShellSession":
         """A new session; SandboxError if it cannot be made."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        limits = limits or self._limits
         given = {**self._environment, **(environment or {})}
+        self._ready = [each for each in self._ready if not each.why_ended]
+        if limits == self._limits and self._ready:
+            session = self._ready.pop()
+            session.begin(cwd, given)
+        else:
+            session = await self._make(limits, cwd, given)
+        if self._num_ready and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.create_task(self._fill())
+        return session
+
+    async def _fill(self) -> None:
+        """Make sessions ahead; a failure is for the caller who waits for the next one."""
+        with suppress(SandboxError):
+            while self._process is not None and len(self._ready) < self._num_ready:
+                made = await self._make(self._limits, "/", self._environment)
+                self._ready.append(made)
+
+    async def _make(
+        self, limits: SessionLimits, cwd: str, given: Mapping[str, str]
+    ) -> "ShellSession":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         session = ShellSession(ours, limits, cwd, given, self._open)
         try:
             with theirs:
@@ -127,7 +160,7 @@ class Sessions:
 
     @asynccontextmanager
     async def session(
-        self, limits: SessionLimits = SessionLimits(), **given: Any
+        self, limits: SessionLimits | None = None, **given: Any
     ) -> "AsyncIterator[ShellSession]":
         made = await self.create(limits, **given)
         try:
@@ -137,6 +170,10 @@ class Sessions:
 
     async def close(self) -> None:
         """End all sessions, and wait until nothing of them is left."""
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.gather(self._filling, return_exceptions=True)
+        self._ready.clear()
         for session in list(self._open):
             session.close()
         if self._process is not None:
@@ -180,6 +217,12 @@ class ShellSession:
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._receive)
         register.add(self)
+
+    def begin(self, cwd: str, environment: Mapping[str, str]) -> None:
+        """Take a session that was made ahead: its time begins now."""
+        self.cwd, self.environment = cwd, dict(environment)
+        with suppress(OSError):
+            self._control.send(json.dumps({"op": "begin", "id": 0}).encode())
 
     async def exec(
         self,

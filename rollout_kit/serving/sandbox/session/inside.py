@@ -102,6 +102,8 @@ class FirstProcess:
             self._start(number, lambda: self._call(request, given))
         elif operation == "patch":
             self._start(number, lambda: self._write_patch(request, given))
+        elif operation == "begin":
+            self._tell_warden({"began": True})
         elif operation == "kill":
             self._kill(request["which"], request["signal"])
         elif operation == "snapshot":

@@ -187,6 +187,8 @@ class Warden:
                     self._by_pid[found["pid"]] = session.number
                 elif given:
                     (session.files,) = given
+                elif "began" in found:
+                    session.ends_at = time.monotonic() + session.limits["time_s"]
                 else:
                     session.is_busy = found["busy"]
                     session.ticks, session.pause_s = -1, PAUSE_S
