@@ -23,6 +23,7 @@ BWRAP += " --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp --uns
 async def measure(act: Callable[[], Awaitable[object]], number: int) -> str:
     found = []
     for _ in range(number):
+        await asyncio.sleep(0.02)  # calls come now and then
         began = time.perf_counter()
         await act()
         found.append(1000 * (time.perf_counter() - began))
@@ -43,6 +44,10 @@ def cpu_s(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def list_children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 async def time_calls(sessions: Sessions, number: int) -> None:
     opened = []
 
@@ -52,7 +57,6 @@ async def time_calls(sessions: Sessions, number: int) -> None:
     async def create_and_close() -> None:
         await create()
         opened.pop().close()
-        await asyncio.sleep(0.02)  # a rollout comes now and then
 
     print("create:", await measure(create_and_close, number))
     await create()
@@ -66,9 +70,8 @@ async def hold_idle(sessions: Sessions, number: int) -> None:
     opened = [await sessions.create() for _ in range(number)]
     await asyncio.sleep(3)
     print(f"{number} sessions: {(before - free_kb()) / 1e6:.2f} GB of the machine's memory")
-    [warden] = [sessions._process.pid] if sessions._process else []
-    children = Path(f"/proc/{warden}/task/{warden}/children").read_text().split()
-    pids = [os.getpid(), warden, *map(int, children)]
+    warden = sessions._process.pid if sessions._process else 0
+    pids = [os.getpid(), warden, *list_children(warden)]
     began, used = time.monotonic(), cpu_s(pids)
     await asyncio.sleep(20)
     share = (cpu_s(pids) - used) / (time.monotonic() - began)

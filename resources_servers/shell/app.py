@@ -22,12 +22,12 @@ from rollout_kit import (
 )
 from rollout_kit.errors import validation_summary
 from rollout_kit.serving.sandbox.limits import SandboxError
-from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
-from rollout_kit.serving.sandbox.session.limits import (
+from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,
     SessionLimits,
     SessionRefused,
 )
+from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
 
 from .calls import Room, ShellConfig, ShellTools
 from .rows import CommandVerifier, FilesVerifier, ShellRequest, Start, read_start

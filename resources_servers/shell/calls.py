@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 
 from rollout_kit import ResourcesServer, ResourcesServerConfig, ToolError, tool
 from rollout_kit.serving.sandbox.limits import SandboxError
+from rollout_kit.serving.sandbox.session.bounds import SessionRefused
 from rollout_kit.serving.sandbox.session.client import ShellSession, Terminal
-from rollout_kit.serving.sandbox.session.limits import SessionRefused
 from rollout_kit.serving.service import OPERATIONAL
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from rollout_kit import JsonObject, VerifyError
+from rollout_kit.serving.sandbox.session.bounds import SessionRefused
 from rollout_kit.serving.sandbox.session.client import ShellSession
-from rollout_kit.serving.sandbox.session.limits import SessionRefused
 
 from .rows import CommandVerifier, Contains, FilesVerifier, FunctionVerifier, ShellRequest
 

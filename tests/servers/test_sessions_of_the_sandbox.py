@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from support import NO_NAMESPACES, eventually, may_isolate
 
-from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
-from rollout_kit.serving.sandbox.session.limits import (
+from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,
     SessionLimits,
     SessionRefused,
 )
+from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
 
 pytestmark = pytest.mark.skipif(not may_isolate(), reason=NO_NAMESPACES)
 

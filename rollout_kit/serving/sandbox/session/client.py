@@ -18,8 +18,8 @@ from ..keeper import ROOT
 from ..limits import SandboxError
 from ..pipes import sealed
 from ..sandbox import _find_places, with_requirements
+from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
 from .ground import OPT_PACKAGES
-from .limits import CommandResult, SessionEnded, SessionLimits, SessionRefused
 from .output import HeadAndTail, Screen, Stream
 
 START = """\

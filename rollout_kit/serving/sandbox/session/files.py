@@ -15,7 +15,7 @@ MAX_BYTES = 8 << 20
 """A larger file is neither read nor edited as a whole."""
 
 
-class Refused(ValueError):
+class FileRefused(ValueError):
     """The call cannot be done; the text says why."""
 
 
@@ -34,13 +34,13 @@ def edit(request: dict[str, Any], given: int, out: BinaryIO) -> None:
     data = _read_bytes(path)
     old, new = request["old"].encode(), request["new"].encode()
     if not old:
-        raise Refused("the text to replace is empty: write_file makes a new file")
+        raise FileRefused("the text to replace is empty: write_file makes a new file")
     number = data.count(old)
     if not number:
-        raise Refused(f"{path} does not contain the text to replace{_hint(data, old)}")
+        raise FileRefused(f"{path} does not contain the text to replace{_hint(data, old)}")
     if number > 1 and not request["everywhere"]:
         lines = [str(data[:place].count(b"\n") + 1) for place in _find_places(data, old)]
-        raise Refused(
+        raise FileRefused(
             f"{path} contains the text {number} times, in lines {', '.join(lines)}: give more of"
             " the lines around it, or set everywhere"
         )
@@ -114,15 +114,15 @@ def _read_bytes(path: str) -> bytes:
         # a pipe without a writer must not wait
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise FileRefused(f"{path}: {error.strerror}") from None
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            raise Refused(f"{path} is a folder: list it with exec")
+            raise FileRefused(f"{path} is a folder: list it with exec")
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"{path} is no regular file")
+            raise FileRefused(f"{path} is no regular file")
         if found.st_size > MAX_BYTES:
-            raise Refused(f"{path} has {found.st_size} bytes, more than {MAX_BYTES}: use exec")
+            raise FileRefused(f"{path} has {found.st_size} bytes, more than {MAX_BYTES}: use exec")
         return _read_all(descriptor, MAX_BYTES)
     finally:
         os.close(descriptor)
@@ -138,9 +138,9 @@ def _read_all(descriptor: int, most: int = 1 << 40) -> bytes:
 
 def _write(path: str, data: bytes, mode: int | None) -> None:
     if os.path.isdir(path):
-        raise Refused(f"{path} is a folder")
+        raise FileRefused(f"{path} is a folder")
     if os.path.lexists(path) and not os.path.isfile(path) and not os.path.islink(path):
-        raise Refused(f"{path} is no regular file")
+        raise FileRefused(f"{path} is no regular file")
     try:
         os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
         with open(path, "wb") as file:
@@ -148,7 +148,7 @@ def _write(path: str, data: bytes, mode: int | None) -> None:
         if mode is not None:
             os.chmod(path, mode)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+        raise FileRefused(f"{path}: {error.strerror}") from None
 
 
 def _find_places(data: bytes, old: bytes) -> list[int]:
