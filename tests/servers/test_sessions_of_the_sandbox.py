@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from support import NO_NAMESPACES, eventually, may_isolate
 
+from rollout_kit.errors import ConfigError
+from rollout_kit.serving.sandbox.session import client
 from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,
     SessionLimits,
@@ -168,6 +170,22 @@ def test_a_session_ends_at_its_time_limit() -> None:
             await session.exec("true")
 
     held(act, SessionLimits(time_s=0.5))
+
+
+def test_what_prevents_sessions_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(root: Path | None = None) -> str:
+        with pytest.raises(ConfigError) as caught:
+            await Sessions(root).start()
+        return str(caught.value)
+
+    assert asyncio.run(refuse(Path("/none"))) == "root: there is no folder /none"
+    refusal = "raise OSError(1, 'unshare: Operation not permitted')"
+    start = "from rollout_kit.serving.sandbox import kernel\n"
+    start += f"def no(_): {refusal}\nkernel.unshare = no\n"
+    monkeypatch.setattr(client, "START", client.START.replace("from", start + "from", 1))
+    told = asyncio.run(refuse())
+    assert "\n" not in told and "cannot keep shell sessions" in told
+    assert "unshare: Operation not permitted" in told and "sysctl" in told
 
 
 # Each of them prints BROKEN if it gets what it wants. None does harm where it does.

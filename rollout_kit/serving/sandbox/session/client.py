@@ -80,6 +80,8 @@ class Sessions:
         """ConfigError if this machine cannot have sessions."""
         if sys.platform != "linux":
             raise ConfigError(NO_SESSIONS.format(why="it does not run Linux"))
+        if (root := self._words[0]) and not await asyncio.to_thread(os.path.isdir, root):
+            raise ConfigError(f"root: there is no folder {root}")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with theirs:
