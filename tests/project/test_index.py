@@ -39,8 +39,6 @@ HELD = {
     "test_every_exchange_goes_as_the_document_says",
     "what a model or a row may do": "tests/servers/test_nothing_is_evaluated.py::"
     "test_no_text_is_evaluated",
-    "tasks with commands, files and programs": "resources_servers/shell/tests/test_app.py::"
-    "test_a_cheat_does_not_change_the_verdict",
     "how code from a model is isolated": "tests/servers/test_sandbox.py::"
     "test_no_secret_can_be_read",
     "measurements, compared with": f"{PROJECT}test_benchmarks.py::"

@@ -37,12 +37,10 @@ ENVIRONMENT = {
     "TERM": "xterm",
 }
 
-START_S, GRACE_S = 30.0, 10.0
+START_S, GRACE_S, MAX_TERMINALS = 30.0, 10.0, 16
 
 MAX_MESSAGE = 100_000
 """Bytes of a request; larger texts go into a file."""
-
-MAX_TERMINALS = 16
 
 NO_SESSIONS = (
     "this machine cannot keep shell sessions ({why}): they need root with CAP_SYS_ADMIN or user"
