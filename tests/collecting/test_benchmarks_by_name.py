@@ -76,7 +76,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "gpqa_diamond": {
         **{
             "Question": "Which is {n}?",
-            "Correct Answer": " right ",
+            "Correct Answer": "right",
             "High-level domain": "Physics",
         },
         **{f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)},

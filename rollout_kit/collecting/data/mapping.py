@@ -102,7 +102,7 @@ class Choices(BaseModel):
         if self.list is None:
             if missing := [name for name in self.columns if not isinstance(row.get(name), str)]:
                 raise ValueError(f"has no text in '{missing[0]}'{suggest(missing[0], row)}")
-            return [row[name].strip() for name in self.columns], 0
+            return [row[name] for name in self.columns], 0
         texts, answer = _walk(row, self.list.split(".")), row.get(str(self.answer))
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 < len(texts) < 27:
             raise ValueError(f"'{self.list}' must be a list of 2 to 26 options")
@@ -113,7 +113,7 @@ class Choices(BaseModel):
             right = labels.index(answer) if answer in labels else len(texts)
         if right >= len(texts):
             raise ValueError(f"the answer {answer!r} is none of {len(texts)} options")
-        return [str(text).strip() for text in texts], right
+        return [str(text) for text in texts], right
 
 
 class Mapping(BaseModel):

@@ -60,7 +60,7 @@ def _note_of(path: Path) -> Path:
 
 def _fetch(definition: Definition, path: Path, say: Say) -> About:
     say(f"{definition}: fetching {definition.rows:,} rows")
-    mapping = _read_mapping(definition)
+    mapping = read_mapping(definition)
     held = path.parent / f"{definition.name}.revision"
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
@@ -100,7 +100,8 @@ def _hold(definition: Definition, held: Path) -> Definition:
     return definition.model_copy(update={"source": {**source, "revision": held.read_text()}})
 
 
-def _read_mapping(definition: Definition) -> Mapping:
+def read_mapping(definition: Definition) -> Mapping:
+    """The mapping of a definition; ConfigError if it is wrong."""
     given = definition.mapping
     try:
         return Mapping.model_validate(get_shape(given) if isinstance(given, str) else given)
@@ -117,4 +118,4 @@ def _read_mapping(definition: Definition) -> Mapping:
 def check_definition(definition: Definition) -> None:
     """ConfigError if its source or its mapping is wrong; nothing is fetched."""
     parse_origin(definition)
-    _read_mapping(definition)
+    read_mapping(definition)

