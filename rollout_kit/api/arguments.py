@@ -71,6 +71,11 @@ def read_keys(
     for name in OLD_KEYS.keys() & keys:
         log.warning("%s", explain_old_key(name))
     keys = {name: value for name, value in keys.items() if name not in OLD_KEYS}
+    if "benchmark" in keys:
+        raise ConfigError(
+            "benchmark: only ng_collect_rollouts and ng_estimate take it; from Python, run that"
+            " command and read its output with rk.load"
+        )
     for name in keys:
         if name in ProducingConfig.model_fields:
             raise ConfigError(f"{name}: it is for a trainer: give it to rollout_kit.rl.collect")

@@ -12,6 +12,7 @@ import pytest
 from hub import Hub, serve_hub
 from workplace import ROOT
 
+import rollout_kit as rk
 from rollout_kit.collecting.data.benchmarks.prepared import check_definition, prepare_rows
 from rollout_kit.config.benchmarks.definition import (
     Definition,
@@ -342,6 +343,11 @@ def test_the_model_and_the_command_line_win_over_the_definition(hub: Hub, tmp_pa
     asked = json.loads((tmp_path / "own.jsonl").read_text().splitlines()[0])
     params = asked["responses_create_params"]
     assert (params["temperature"], params["top_p"]) == (0.3, 0.5)
+
+
+def test_from_python_the_command_is_named():
+    with pytest.raises(ConfigError, match="benchmark: only ng_collect_rollouts and ng_estimate"):
+        rk.collect([{}], benchmark="gsm8k")
 
 
 def test_other_rows_beside_a_benchmark_are_refused(hub: Hub, tmp_path: Path):
