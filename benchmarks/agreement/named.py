@@ -68,6 +68,8 @@ ASKED = {
 }
 """Benchmark → the module of evalscope with its prompt, and a row in the published columns."""
 
+NAME = "PROMPT_TEMPLATE"
+
 NUM_MADE = 20
 
 EVERY = 3
@@ -111,9 +113,9 @@ def find_template(source: str) -> str:
     """The text of PROMPT_TEMPLATE, or of the argument prompt_template, stripped on the left where
     the source strips it."""
     for node in ast.walk(ast.parse(source)):
-        value = None
-        if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROMPT_TEMPLATE") or (isinstance(node, ast.keyword) and node.arg == "prompt_template"):
-            value = node.value
+        is_named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == NAME
+        is_given = isinstance(node, ast.keyword) and node.arg == NAME.lower()
+        value = getattr(node, "value", None) if is_named or is_given else None
         if isinstance(value, ast.Constant):
             return str(value.value)
         if isinstance(value, ast.Call) and ast.unparse(value).endswith(".lstrip()"):
