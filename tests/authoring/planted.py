@@ -176,7 +176,8 @@ FLAGS = {
     "error_is_right": "rewards no answer",
 }
 
-SLOW = {"early_exit", "evaluates"}
+SLOW = {"early_exit", "equal_object", "evaluates"}
+"""They run answers as code, without a sandbox, so an ordinary run of the tests leaves them out."""
 
 LETTERS = {
     "B": "Which metal is liquid?",

@@ -60,7 +60,22 @@ VERIFIERS = {
 """,
 }
 
-FLAGS: dict[str, str] = {}
+FLAGS = {
+    "first_words": "rewards no answer",
+    "bag_of_letters": "rewards another value",
+    "integer_part": "rewards another value",
+    "magnitude": "rewards another value",
+    "wide_tolerance": "rewards another value",
+    "calls_counted": "rewards calls without sense",
+    "reasoning_counts": "rewards a list of all options",
+    "any_of_many_tries": "rewards a list of all options",
+}
+
+CONSTANT = {"judge_default_is_good"}
+"""The first part of the audit flags these as `always 1`, so nothing is searched."""
+
+MISSED = {"file_named_by_answer": "reading a file that an answer names is not in `sinks`"}
+"""Holes that no flag names. A verifier may have other flags."""
 
 
 def make_rows(name: str) -> list[dict[str, Any]]:

@@ -177,7 +177,7 @@ def test_a_fault_is_named_and_no_other(
     found: Callable[[str], dict[str, Any]], name: str, flags: dict[str, str]
 ) -> None:
     said = {each["flag"]: each["evidence"] for each in found(name)["flags"]}
-    if name == "any_label":  # what takes any label can be gamed in many ways
+    if name in ("any_label", "hashes"):  # any label, or luck: both can be gamed in many ways
         said = {flag: said[flag] for flag in said if not flag.startswith("rewards ")}
     assert said.keys() == flags.keys(), said
     assert [part for flag, part in flags.items() if part not in said[flag]] == []
