@@ -60,6 +60,8 @@ class StoredOutput:
     labels: Labels
     problem: str = ""
     """Why what was added could not be read; the rows are those of before."""
+    labels_version: int = 0
+    """Grows when labels change."""
 
     @classmethod
     def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
@@ -96,6 +98,7 @@ class StoredOutput:
         if has_new_rows := any(changed):
             self._hide_superseded()
         has_new_labels = attempt(self.labels.refresh)
+        self.labels_version += has_new_labels
         before, self.problem = self.problem, "; ".join(problems)
         return has_new_rows or has_new_labels or before != self.problem
 
@@ -194,6 +197,11 @@ class Dataset:
                 self.version += 1
 
     def _note_progress(self) -> None:
+        self.version += 1
+
+    def note_label(self, part_number: int) -> None:
+        """A label of one of the rows of a file was set or removed."""
+        self.output_of(part_number).labels_version += 1
         self.version += 1
 
     def rows(self) -> int:
