@@ -1,4 +1,4 @@
-"""Lines of agentic rollouts with one planted fault each, for tests of the viewer and of scanners."""
+"""Lines of agentic rollouts with one planted fault each, for tests of viewer and scanners."""
 
 from collections.abc import Callable
 from typing import Any

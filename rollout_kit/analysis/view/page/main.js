@@ -95,7 +95,7 @@ function Notes({ state }) {
   const notes = state.files.flatMap((file) =>
     Object.entries(file.left_out).map(([reason, number]) => `${file.name}: left out: ${number.toLocaleString("en")} (${reason})`),
   );
-  notes.unshift(...state.files.filter((file) => file.problem).map((file) => `${file.problem}; its rows so far are shown`));
+  notes.unshift(...state.files.filter((file) => file.problem).map((file) => `${file.problem}${file.rollouts ? "; its rows so far are shown" : ""}`));
   return notes.map((note) => html`<p class="note warning">${note}</p>`);
 }
 

@@ -187,7 +187,7 @@ function Rollout({ rollout, place, scroller }) {
     else if (event.key === "k") turns.goTo(turns.current - 1, { opens: false });
     else if (event.key === "n") toFinding(1);
     else if (event.key === "N") toFinding(-1);
-    else if (event.key === "g") document.querySelector("input[name=turn]")?.focus();
+    else if (event.key === "g") document.querySelector("input[name=turn]")?.select();
     else if (event.key === "r") setRaw(!isRaw);
     else if (event.key === "o" && turns.current) turns.toggle(turns.steps[turns.current - 1]);
     else return;

@@ -50,7 +50,7 @@ export function Text({ text, plain, show }) {
   };
   const hides = (part) => wanted && part.toLowerCase().includes(wanted);
   const isLong = text.length > SHOWN_CHARS;
-  const isFolded = isLong && !isWhole && !isPrinting && !hides(text.slice(SHOWN_CHARS / 2, -SHOWN_CHARS / 2));
+  const isFolded = isLong && !isWhole && !isPrinting && !middle && !hides(text.slice(SHOWN_CHARS / 2, -SHOWN_CHARS / 2));
   useEffect(() => {
     if (cut && missing > 0 && wanted && !hides(text) && !hides(middle) && !isReport) load();
   }, [wanted, middle]);
