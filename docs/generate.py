@@ -22,6 +22,7 @@ import rollout_kit
 from rollout_kit import errors
 from rollout_kit.collecting import results
 from rollout_kit.collecting.live.snapshot import describe
+from rollout_kit.config.benchmarks.definition import list_definitions, read_definition
 from rollout_kit.config.commands import COMMANDS
 from rollout_kit.config.instance_keys import CommonKeys
 from rollout_kit.config.reference import KeyGroup, KeyRow, list_groups
@@ -291,6 +292,20 @@ def openapi() -> str:
     return json.dumps({**document, "components": {"schemas": schemas}}, indent=1) + "\n"
 
 
+def benchmarks() -> Iterator[str]:
+    """Every benchmark that has a name."""
+    yield "# Benchmarks"
+    yield "How you run one stands in [Benchmarks by name](../benchmarks.md)."
+    for name in list_definitions():
+        one = read_definition(name)
+        yield f"## `{name}`"
+        facts = [f"{one.rows:,} rows: {one.about}.", f"Verifier: `{one.server}`."]
+        facts += [f"Metric: {one.metric}.", f"License: {one.license}. {one.citation}."]
+        yield " ".join(facts)
+        lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
+        yield "\n".join(f"- {line}" for line in lines)
+
+
 PAGES = {
     "commands.md": commands,
     "configuration.md": configuration,
@@ -298,6 +313,7 @@ PAGES = {
     "python-names.md": names,
     "routes.md": routes,
     "snapshot.md": figures,
+    "benchmarks.md": benchmarks,
 }
 
 

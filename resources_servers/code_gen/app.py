@@ -8,6 +8,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +32,8 @@ from rollout_kit import (
 from rollout_kit.serving.sandbox.container import Container
 from rollout_kit.serving.service import OPERATIONAL
 
-from .extraction import extract_code, is_reasoning_misplaced
+from .extraction import is_reasoning_misplaced
+from .programs import find_code, judge_program
 from .rows import Case, Metadata, read_cases
 from .rules import Judgement, judge_run
 
@@ -140,7 +142,7 @@ class CodeGen(ResourcesServer):
         text, tests = output_text(body.response), body.unit_tests
         found: JsonObject = {
             "extracted_model_output": text or None,
-            "extracted_model_code": extract_code(text, tests.fn_name) or None,
+            "extracted_model_code": find_code(text, tests) or None,
             "result": None,
             "metadata": None,
             "unit_tests_time_taken": 0.0,
@@ -150,11 +152,15 @@ class CodeGen(ResourcesServer):
         code = found["extracted_model_code"]
         if code is None:
             return body.scored(reward=0.0, **found)
-        cases = await read_cases(tests)
-        if self.config.fast_mode:
-            cases = cases[: self.config.num_fast_tests]
         began = time.perf_counter()
-        results, last = await self._run_tests(code, cases)
+        if tests.program is None:
+            cases = await read_cases(tests)
+            if self.config.fast_mode:
+                cases = cases[: self.config.num_fast_tests]
+            results, last = await self._run_tests(code, cases)
+        else:
+            last = await judge_program(self._run_function, code, tests)
+            results = [last.result]
         found["unit_tests_time_taken"] = time.perf_counter() - began
         found |= {"result": results, "metadata": last.details}
         reward = float(all(result is True for result in results))
@@ -174,6 +180,18 @@ class CodeGen(ResourcesServer):
                 return results, judgement
         return results, judgement
 
+    async def _run_function(self, code: str, function: str, arguments: list[Any]) -> SandboxRun:
+        """Run a function of code in the sandbox, without LiveCodeBench's imports."""
+        limits = SandboxLimits(
+            time_s=self.config.unit_test_timeout_secs,
+            memory_mb=self.config.unit_test_memory_mb,
+            output_bytes=SPARE_OUTPUT,
+        )
+        return await self._run_twice(
+            partial(self._sandbox.run, code, function=function, arguments=arguments, limits=limits),
+            limits.time_s,
+        )
+
     async def _run(self, code: str, case: Case) -> SandboxRun:
         limits = SandboxLimits(
             time_s=self.config.unit_test_timeout_secs,
@@ -189,9 +207,15 @@ class CodeGen(ResourcesServer):
             starter=True,
             limits=limits,
         )
+        return await self._run_twice(run, limits.time_s)
+
+    async def _run_twice(
+        self, run: Callable[[], Awaitable[SandboxRun]], time_s: float
+    ) -> SandboxRun:
+        """The result of a run, or of its repetition if the machine stalled."""
         try:
             found = await run()
-            if found.end == "time" and found.cpu_s < STARVED * limits.time_s:
+            if found.end == "time" and found.cpu_s < STARVED * time_s:
                 found = await run()  # the machine may have stalled
             return found
         except SandboxError as error:

@@ -14,16 +14,22 @@ from rollout_kit.serving.sandbox.limits import read_integer
 
 
 class UnitTests(BaseModel):
-    """Lists `inputs` and `outputs`, or both `packed` as base64 of zlib of JSON."""
+    """Lists `inputs` and `outputs`, or both `packed` as base64 of zlib of JSON; or a `program` that
+    calls the function `fn_name`. `preamble` is the code that was asked to be completed."""
 
     inputs: list[str] | None = None
     outputs: list[str] | None = None
     packed: str | None = None
+    program: str | None = None
+    preamble: str = ""
     fn_name: str | None = None
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.packed is None:
+        if self.program is not None:
+            if not self.fn_name or self.inputs or self.outputs or self.packed:
+                raise ValueError("a 'program' needs fn_name, and no other tests")
+        elif self.packed is None:
             _check(self.inputs, self.outputs, self.fn_name)
         return self
 

@@ -5,6 +5,7 @@ use regular expressions from datasets.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -35,6 +36,7 @@ class InstructionFollowingConfig(VerifyWorkersConfig):
     grading_mode: GradingMode | None = Field(
         None, description="Overrides the grading_mode of every row."
     )
+    loose: bool = Field(False, description="Also report the loose accuracies of IFEval.")
 
 
 class Instructions(RunRequest):
@@ -75,6 +77,15 @@ class InstructionsRequest(Instructions, VerifyRequest):
     """A row with its response."""
 
     reads_metadata: ClassVar[bool] = True
+
+
+def find_variants(text: str) -> list[str]:
+    """What IFEval also tries: the text without its first line, its last line, or both, each with
+    and without asterisks. Blank ones follow nothing."""
+    lines = text.split("\n")
+    parts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    found = [*parts[1:], *(part.replace("*", "") for part in parts)]
+    return [each for each in dict.fromkeys(found) if each.strip()]
 
 
 class InstructionFollowing(ResourcesServer):
@@ -126,6 +137,7 @@ class InstructionFollowing(ResourcesServer):
             followed = await self._check(body.instructions, text)
         except TimeoutError:
             followed, timed_out = [False] * len(body.instruction_id_list), True
+        more = {} if not self.config.loose else await self._loosely(body, text, followed)
         mode = self.config.grading_mode or body.grading_mode
         reward = all(followed) if mode == "binary" else sum(followed) / len(followed)
         return body.scored(
@@ -133,7 +145,25 @@ class InstructionFollowing(ResourcesServer):
             follow_all_instructions=all(followed),
             follow_instruction_list=followed,
             verify_timed_out=timed_out,
+            **more,
         )
+
+    async def _loosely(
+        self, body: InstructionsRequest, text: str, strictly: list[bool]
+    ) -> dict[str, float]:
+        """IFEval's other numbers. For the loose ones a variant of the text may follow, too."""
+        followed = list(strictly)
+        for variant in find_variants(text):
+            if all(followed):
+                break
+            with suppress(TimeoutError):
+                found = await self._check(body.instructions, variant)
+                followed = [one or other for one, other in zip(followed, found, strict=True)]
+        return {
+            "instruction_strict": sum(strictly) / len(strictly),
+            "prompt_loose": float(all(followed)),
+            "instruction_loose": sum(followed) / len(followed),
+        }
 
     async def _check(self, instructions: list[Instruction], text: str) -> list[bool]:
         found = await self._checks.call(instructions, text)

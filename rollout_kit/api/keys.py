@@ -111,6 +111,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     agent_map: dict[str, str]
     fan_out: dict[str, list[str]]
     dataset: str | None
+    benchmark: str | None
     num_repeats: int | dict[str, int]
     num_repeats_add_seed: bool
     goal: GoalConfig | JsonObject | None

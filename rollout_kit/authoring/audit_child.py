@@ -19,6 +19,7 @@ from ..errors import RolloutError
 from ..responses import list_calls
 from ..serving import registry
 from ..serving.agent import open_session
+from ..serving.functions import FunctionModel
 from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import arguments_of, is_callable, refusal_text
 from ..serving.transport.http import HttpClient
@@ -27,6 +28,7 @@ from ..serving.transport.wire import scores_of
 from ..time_limit import within
 from ..types import JsonObject
 from .audit_run import ONCE_S
+from .gaming.obedient_judge import reply_obediently
 
 TICK_S = 0.01
 """Interval of the timer that detects a blocked event loop."""
@@ -56,6 +58,9 @@ async def _connect(plan: JsonObject) -> AsyncIterator[tuple[Peers, JsonObject]]:
         other: Http(other, urls, client) for other, urls in plan["urls"].items()
     }
     peers, service = Peers(transports), None
+    for judge in plan["obedient"]:
+        model = FunctionModel(reply_obediently, peers, judge)
+        transports[judge] = Local(model, round_trip=True)
     try:
         if name not in transports:
             cls = registry.load("resources_servers", plan["verifier"]["implementation"])
@@ -82,12 +87,16 @@ class _Run:
         self.loop_held = _LoopHeld()
 
     async def step(self, step: JsonObject) -> None:
-        """Verify the cases in order; skip cases that were slow in an earlier step."""
+        """Verify the cases in order; skip cases that were slow in an earlier step, and those for
+        which no time is left."""
+        end = perf_counter() + (step["budget_s"] or float("inf"))
         places = asyncio.Semaphore(step["at_once"])
         cases = [number for number in step["cases"] if number not in self.slow]
 
         async def verdict(number: int) -> None:
             async with places:
+                if perf_counter() > end:
+                    return
                 self.write({"begun": number, "step": step["name"]})
                 self.loop_held.most_s = 0.0
                 found = await self._verify(**self.cases[number])

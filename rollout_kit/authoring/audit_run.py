@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,13 @@ OWN_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 
 @dataclass(frozen=True, slots=True)
 class AuditStep:
-    """Cases to verify, by number and in order, `at_once` of them concurrently."""
+    """Cases to verify, by number and in order, `at_once` of them concurrently. None is begun later
+    than `budget_s` after the step began."""
 
     name: str
     cases: Sequence[int]
     at_once: int = 1
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,15 @@ class Played:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Settings common to all runs of an audit. `verifier`: name, implementation and settings.
-    `urls`: servers that it refers to, and itself if it runs elsewhere."""
+    `urls`: servers that it refers to, and itself if it runs elsewhere. `obedient`: judges that are
+    replaced by one that does what an answer says."""
 
     verifier: JsonObject
     folder: Path | None
     urls: Mapping[str, list[str]]
     cases: list[JsonObject]
     timeout_s: float
+    obedient: Sequence[str] = ()
 
     @property
     def can_unshare_network(self) -> bool:
@@ -101,12 +105,13 @@ class Stage:
         """Execute the script in a new process."""
         with tempfile.TemporaryDirectory(prefix="audit-") as place:
             results, seen, said = (Path(place, name) for name in ("results", "seen", "said"))
-            steps = [{"name": s.name, "cases": list(s.cases), "at_once": s.at_once} for s in script]
+            steps = [{**asdict(step), "cases": list(step.cases)} for step in script]
             plan = {
                 "verifier": self.verifier,
                 "urls": dict(self.urls),
                 "cases": self.cases,
                 "timeout_s": self.timeout_s,
+                "obedient": list(self.obedient),
                 "script": steps,
                 "results": str(results),
             }

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from ..config.instance_keys import is_url
-from ..config.instances import RESOURCES, Instance
+from ..config.instances import MODELS, RESOURCES, Instance
 from ..config.keys import AuditConfig
 from ..config.load import Config
 from ..config.verification import select_needed
@@ -25,6 +25,7 @@ from .audit import run_audit
 from .audit_report import summarize_audit
 from .audit_run import Stage
 from .examination import GOLD
+from .gaming.search import search_holes
 from .self_writes import find_self_writes
 
 
@@ -54,9 +55,22 @@ async def audit(config: Config[AuditConfig], tell: Callable[[str], None]) -> Jso
             cases=[{"row": case.row, "response": case.response} for case in answers],
             timeout_s=command.verify_timeout_s,
         )
-        found = summarize_audit(await run_audit(stage, answers, command.slow_s, tell))
+        audited = await run_audit(stage, answers, command.slow_s, tell)
+        holes = await search_holes(audited, stage, rows, _list_judges(config, verifier), tell)
+        for name, evidence in holes.flags:
+            audited.flag(name, evidence)
+        audited.remarks += [f"{name}: {evidence}" for name, evidence in holes.remarks]
+        found = {**summarize_audit(audited), "tricks": holes.tricks}
         remarks = [*found["remarks"], *map(str, find_self_writes(server) if server else ())]
         return {**found, "remarks": remarks, "verifier": verifier.name, "rows": len(rows)}
+
+
+def _list_judges(config: Config[AuditConfig], verifier: Instance) -> list[str]:
+    """The models that the verifier asks, if it runs here."""
+    if is_url(verifier.placement or ""):
+        return []
+    needed = select_needed(config.instances, [verifier.name]).values()
+    return [each.name for each in needed if each.type == MODELS]
 
 
 def _select_verifier(config: Config[AuditConfig]) -> Instance:

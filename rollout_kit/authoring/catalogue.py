@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.benchmarks.definition import list_definitions, read_definition, rows_file
 from ..config.instances import BLOCK_TYPES
 from ..config.keys import ListConfig, ValidateConfig
 from ..config.load import Program, load
@@ -50,6 +51,7 @@ class Listed:
     name: str
     source: str
     needs: str
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Checked:
 def list_entries(command: ListConfig, cwd: Path) -> list[Listed]:
     """Everything that is found, by kind and name."""
     gym = Gym.of(command.model_dump(), cwd)
-    found = [*_servers(gym), *_benchmarks(gym)]
+    found = [*_servers(gym), *_own_benchmarks(gym.cwd), *_benchmarks(gym)]
     return [each for each in found if command.kind in (None, each.kind)]
 
 
@@ -98,6 +100,16 @@ def _needs_of(server: GymServer) -> str:
     if server.asks_for_ray:
         parts.append("Ray")
     return "; ".join(parts)
+
+
+def _own_benchmarks(cwd: Path) -> Iterator[Listed]:
+    for name in list_definitions(cwd):
+        one = read_definition(name, cwd)
+        is_here = rows_file(one).is_file()
+        parts = [*one.needs, *(["its terms accepted"] if one.gated else [])]
+        what = f"{one.rows:,} rows: {one.about} · {one.server} · {one.metric} · {one.license}"
+        needs = "; ".join([*parts, *([] if is_here else ["to be fetched"])])
+        yield Listed("benchmark", name, "rollout_kit", needs, what)
 
 
 def _benchmarks(gym: Gym) -> Iterator[Listed]:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
 
 import orjson
 
@@ -109,17 +111,25 @@ def compute_verdicts(
             replays = (await peers.describe(name))["reverify"] == "replay"
             for row, response in pairs:
                 calls = list_calls(response["output"]) if replays else []
-                _, verdict = await _play_session(peers, name, row, response, calls)
-                found.append(_without_measured(server, verdict))
+                played = await _play_session(peers, name, row, response, calls)
+                found.append(_without_measured(server, played.verdict))
         return found
 
     return asyncio.run(main())
 
 
+class PlayedSession(NamedTuple):
+    """The replies of the tools of a session, its verdict, and how long the verdict took."""
+
+    replies: list[str]
+    verdict: JsonObject
+    verify_s: float
+
+
 async def _play_session(
     peers: Peers, name: str, row: JsonObject, response: JsonObject, calls: list[JsonObject]
-) -> tuple[list[str], JsonObject]:
-    """The replies of the tools, and the verdict. Sessions at the same time take turns."""
+) -> PlayedSession:
+    """Play one session. Sessions at the same time take turns."""
     replies = list[str]()
     with entered(Session()):
         await peers.call(name, "/seed_session", row, dict)
@@ -127,9 +137,11 @@ async def _play_session(
         for call in calls:
             replies.append(await peers.call(name, f"/{call['name']}", arguments_of(call), str))
             await asyncio.sleep(0)
+        began = perf_counter()
         verdict = await peers.call(name, "/verify", {**row, "response": response}, dict)
+        verify_s = perf_counter() - began
         await peers.call(name, "/close_session", {}, dict)
-    return replies, verdict
+    return PlayedSession(replies, verdict, verify_s)
 
 
 def _without_measured(server: type[Service], verdict: JsonObject) -> JsonObject:
@@ -137,12 +149,13 @@ def _without_measured(server: type[Service], verdict: JsonObject) -> JsonObject:
     return {key: verdict[key] for key in verdict if key not in measured}
 
 
-def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> CheckResult:
-    """Sessions at the same time get the replies and verdicts that they get one by one."""
+def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> Iterator[CheckResult]:
+    """Sessions at the same time get the replies and verdicts that they get one by one. The latter
+    are timed."""
     server = registry.load("resources_servers", name)
     tools = {*getattr(server, "tools", ()), *getattr(server, "user_tools", ())}
 
-    async def play(*, at_once: bool) -> list[tuple[list[str], JsonObject]]:
+    async def play(*, at_once: bool) -> list[PlayedSession]:
         async with mount({**make_judges(server), name: make_trusting(server)}) as peers:
             calls = [
                 [each for each in list_calls(response["output"]) if each["name"] in tools]
@@ -156,16 +169,21 @@ def _check_sessions(name: str, pairs: list[tuple[JsonObject, JsonObject]]) -> Ch
                 found = await asyncio.gather(*sessions)
             else:
                 found = [await each for each in sessions]
-        return [(replies, _without_measured(server, verdict)) for replies, verdict in found]
+        return [each._replace(verdict=_without_measured(server, each.verdict)) for each in found]
 
     what = f"{len(pairs):,} sessions at the same time, equal to one after the other"
     try:
         alone, together = (asyncio.run(play(at_once=at_once)) for at_once in (False, True))
     except RolloutError as error:
-        return CheckResult(what, str(error))
-    differ = sum(one != other for one, other in zip(alone, together, strict=True))
-    problem = f"{differ:,} of them differ: does a handler write to self in place of self.state?"
-    return CheckResult(what, problem if differ else "")
+        yield CheckResult(what, str(error))
+        return
+    differ = sum(one[:2] != other[:2] for one, other in zip(alone, together, strict=True))
+    problem = f"{differ:,} of them differ: what belongs to a session is shared by all. Keep it in"
+    problem += " self.state, not on self, in the class, the module, a closure or a file"
+    yield CheckResult(what, problem if differ else "")
+    times = sorted(each.verify_s * 1000 for each in alone)
+    middle, slowest = times[len(times) // 2], times[-1]
+    yield CheckResult(f"a verdict takes {middle:.1f} ms, the slowest {slowest:.1f} ms")
 
 
 def make_trusting(server: type[Service]) -> Callable[[Peers, str], Service]:
@@ -238,7 +256,7 @@ def check_verdicts(folder: Path, name: str) -> Iterator[CheckResult]:
     same = found[0] == found[1] == found[2] and found[0][:once] == found[0][once:empty]
     what = f"equal verdicts when repeated, and over {', '.join(OVERS)}"
     yield CheckResult(what, "" if same else "verdicts differ")
-    yield _check_sessions(name, [*pairs[:once], *pairs])
+    yield from _check_sessions(name, [*pairs[:once], *pairs])
 
 
 def _check_groups(name: str, gold: list[JsonObject], wrong: list[JsonObject]) -> CheckResult:

@@ -5,6 +5,7 @@ import keyword
 import re
 from pathlib import Path
 from string import Template
+from typing import Literal
 
 from ..errors import ConfigError
 
@@ -16,12 +17,23 @@ FILES = {
     "example.txt": "data/example.jsonl",
     "test_app.txt": "tests/test_app.py",
     "readme.txt": "README.md",
+    "requirements.txt": "requirements.txt",
+}
+"""Template → file. What a kind has no template for is the same for all kinds."""
+
+EnvironmentKind = Literal["answer", "tools", "judge", "game"]
+
+KINDS: dict[EnvironmentKind, str] = {
+    "answer": "an answer that a rule can check",
+    "tools": "tools with a state, which must be right at the end",
+    "judge": "an open answer that a judge grades with a rubric",
+    "game": "a game of many turns",
 }
 
 KIND = "resources_servers"
 
 
-def write_server(entrypoint: str) -> list[Path]:
+def write_server(entrypoint: str, kind: EnvironmentKind = "answer") -> list[Path]:
     """Write a new server to `resources_servers/<name>` and return its files; raise ConfigError for
     another path or an existing folder."""
     folder = Path(entrypoint)
@@ -41,7 +53,8 @@ def write_server(entrypoint: str) -> list[Path]:
     for template, target in FILES.items():
         path = folder / target.format(name=name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = Template((TEMPLATE / template).read_text())
+        own = TEMPLATE / kind / template
+        text = Template((own if own.exists() else TEMPLATE / template).read_text())
         path.write_text(text.substitute(name=name, class_name=class_name))
         paths.append(path)
     return paths

@@ -8,6 +8,7 @@ from ..reading import read_object
 from ..store.files import write_json
 from ..types import JsonObject
 from .cheapest.savings import Savings
+from .data.benchmarks.score import find_definition, score
 from .live.snapshot import Snapshot
 from .live.watcher import snapshot_of
 from .pacing.limiter import Adaptive
@@ -123,6 +124,8 @@ def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
     if run.audit and run.tally.rollouts:
         metrics["audit"] = run.audit.figures()
     metrics |= source.own_results()
+    if definition := find_definition(run.command):
+        metrics["benchmark"] = score(definition, metrics)
     if run.collection.runner.ways.is_on:
         counts = run.metrics.verified, run.metrics.informative
         metrics["cheapest"] = Savings.of(metrics, *counts, run.runner.bill.lost).to_json()

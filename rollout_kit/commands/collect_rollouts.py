@@ -20,6 +20,7 @@ from ..errors import ConfigError
 from ..launch.reach import Servers
 from ..serving.transport import loop
 from ..store.files import check_apart
+from ..types import Say
 from . import entry
 from .canary import begin_cheaply, confirm, try_first
 from .drive import prepare, run_to_end, show_first_request
@@ -29,7 +30,7 @@ from .throughput_log import check_log
 
 async def collect(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Collect what is owed into the output; returns the exit status."""
-    check(config.command)
+    check(config.command, progress.say)
     async with open_servers(config, progress.say) as servers:
         return await collect_through(servers, config, argv, progress)
 
@@ -57,8 +58,9 @@ async def collect_through(
             return await run_to_end(collection, servers.ends, progress)
 
 
-def check(command: CollectConfig) -> None:
-    """ConfigError for what the types of the keys cannot express."""
+def check(command: CollectConfig, say: Say) -> None:
+    """ConfigError for what the types of the keys cannot express, and for a benchmark whose rows
+    cannot be had."""
     if command.output_jsonl_fpath is None:
         raise ConfigError("output_jsonl_fpath is missing: add +output_jsonl_fpath=rollouts.jsonl")
     check_repeats(command)
@@ -68,6 +70,10 @@ def check(command: CollectConfig) -> None:
         read_url(command.buffer)
     check_log(command)
     check_trackers(command)
+    if command.benchmark and command.input_jsonl_fpath:  # a definition of ours
+        from ..collecting.data.benchmarks.prepared import prepare_rows  # for benchmarks only
+
+        prepare_rows(command.benchmark, say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import orjson
 
 from ..collecting.changed import find_left_behind
 from ..collecting.cheapest.savings import Savings
+from ..collecting.data.benchmarks.score import describe_score
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
 from ..collecting.live.snapshot import Cost, PlanCounts, Snapshot
@@ -329,6 +330,8 @@ def _say_headline(run: Run, metrics: Mapping[str, Any], say: Say) -> None:
                 at_k += f" · {name}@{k} {value:.3f}"
                 at_k += f" ({number_of(behind, 'task')})" if behind < tasks else ""
     say(f"Reward {reward:.3f}{between} over {over}{at_k}")
+    if found := metrics.get("benchmark"):
+        say(describe_score(found), event="benchmark", **found)
     _say_whole_file(run, metrics, say)
     _say_arms(metrics.get("arms", {}), say)
     for name, share in metrics["rates"].items():

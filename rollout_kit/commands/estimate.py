@@ -23,7 +23,7 @@ def main(words: list[str]) -> int:
 
 async def estimate(config: Config[CollectConfig], argv: Sequence[str], progress: Progress) -> int:
     """Show what a collection will take, from a few of its rollouts; returns the exit status."""
-    check(config.command)
+    check(config.command, progress.say)
     async with open_servers(config, progress.say) as servers:
         return await estimate_through(servers, config, argv, progress)
 

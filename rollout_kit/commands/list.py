@@ -36,10 +36,11 @@ def main(words: list[str]) -> int:
         ]
     else:
         found = list_entries(command, Path.cwd())
-        rows = [(each.kind, each.name, each.source, each.needs) for each in found]
+        rows = [(each.kind, each.name, each.source, each.needs, each.about) for each in found]
         total = []
     if command.json_output:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        listed = [{k: v for k, v in asdict(each).items() if k != "about" or v} for each in found]
+        print(json.dumps(listed, ensure_ascii=False))
         return 0
     total += [TO_DO] if command.check else []
     print_table(rows)

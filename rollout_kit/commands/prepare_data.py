@@ -2,9 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 
+from ..collecting.data.benchmarks.prepared import prepare_rows
 from ..collecting.data.prepare import prepare, prepare_benchmark
 from ..collecting.data.summary import format_summaries
+from ..config.benchmarks.asked import THEIRS, is_theirs
 from ..config.keys import PrepareDataConfig
 from ..config.overrides import text_of
 from ..errors import ConfigError
@@ -17,6 +20,11 @@ ROWS_LEFT_OUT = 2
 def main(words: list[str]) -> int:
 
     named = text_of(words, "benchmark")
+    if named and not is_theirs(named, text_of(words, "nemo_gym"), Path.cwd()):
+        entry.parse_keys(words, PrepareDataConfig)
+        prepare_rows(named, lambda text, **_: print(text, file=sys.stderr, flush=True))
+        return 0
+    named = named and named.removeprefix(THEIRS)
     benchmark = [f"+config_paths=[{config_of(named)}]"] if named else []
     config = entry.load([*words, *benchmark], PrepareDataConfig)
 

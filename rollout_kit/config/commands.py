@@ -19,6 +19,7 @@ from .keys import (
     EstimateConfig,
     ExportConfig,
     ImportConfig,
+    InitConfig,
     InspectConfig,
     JudgeAgreementConfig,
     ListConfig,
@@ -69,7 +70,7 @@ OF_RUNNING = (
 OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
-    "dataset",
+    "benchmark",
     "num_repeats",
     "responses_create_params",
     "prompt",
@@ -202,9 +203,12 @@ COMMANDS = {
         ),
     ),
     "ng_init_resources_server": CommandInfo(
-        EntrypointConfig,
+        InitConfig,
         "create the folder of a new environment",
-        ("ng_init_resources_server +entrypoint=resources_servers/my_env",),
+        (
+            "ng_init_resources_server +entrypoint=resources_servers/my_env",
+            "ng_init_resources_server +entrypoint=resources_servers/my_game +kind=game",
+        ),
     ),
     "ng_test": CommandInfo(
         EntrypointConfig,

@@ -725,9 +725,19 @@ FOLDER = "Folder of the server: resources_servers/<name>, in the working folder.
 
 
 class EntrypointConfig(Command):
-    """Keys of ng_init_resources_server and ng_test."""
+    """Keys of ng_test."""
 
     entrypoint: str = Field(description=FOLDER)
+
+
+class InitConfig(EntrypointConfig):
+    """Keys of ng_init_resources_server."""
+
+    kind: Literal["answer", "tools", "judge", "game"] | None = Field(
+        None,
+        description="What it is: an answer that a rule checks, tools with a state, an answer that a"
+        " judge grades, or a game. Without it you are asked at a terminal; else it is answer.",
+    )
 
 
 class PackageConfig(Command):
@@ -797,7 +807,8 @@ class PrepareDataConfig(Command, CheckoutConfig):
     )
     benchmark: str | None = Field(
         None,
-        description="Benchmark of a checkout of NeMo Gym: run the script that writes its rows.",
+        description="A benchmark by name: fetch its rows. Of a checkout of NeMo Gym: run the script"
+        " that writes its rows.",
     )
     mode: Literal["train_preparation", "example_validation"] | None = Field(
         None, description="Write only train and validation, or only example. Default: all."
@@ -1037,6 +1048,11 @@ class TasksConfig(CommandKeys):
     dataset: str | None = Field(
         None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
     )
+    benchmark: str | None = Field(
+        None,
+        description="A benchmark by name: it brings rows, prompt, agent, verifier, sampling and"
+        " repeats. `ng_list +kind=benchmark` shows all. The path of a YAML file names your own.",
+    )
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
     )
@@ -1073,18 +1089,20 @@ class GoalConfig(CommandKeys):
         return self
 
 
+Conversion = Literal["text", "letter", "options", "lettered", "last_boxed", "json"]
+
+
 class FieldSource(CommandKeys):
-    """Source of a field of a task: the column `from` (`a.b` for nested ones), reduced to a group of
-    `regex` and converted with `as`; or a constant `value`."""
+    """Source of a field of a task: the column `from` (`a.b` for nested ones, `a.*.b` for each of a
+    list), reduced to a group of `regex` and converted with `as`; or a constant `value`."""
 
     path: str | None = Field(None, alias="from", description="Column that has the value.")
     regex: str | None = Field(
         None,
         description="Take what this expression finds: its group `answer`, or else its first group.",
     )
-    taken_as: Literal["text", "letter", "options", "lettered", "last_boxed"] | None = Field(
-        None, alias="as", description="Convert the value."
-    )
+    taken_as: Conversion | None = Field(None, alias="as", description="Convert the value.")
+    text: str | None = Field(None, description="A text with columns in braces: {question}.")
     value: Any = Field(None, description="A constant for all rows.")
 
     @field_validator("regex")
@@ -1103,7 +1121,7 @@ class FieldSource(CommandKeys):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         value = {"from": value} if isinstance(value, str) else value
-        if isinstance(value, dict) and not value.keys() & {"from", "value"}:
+        if isinstance(value, dict) and not value.keys() & {"from", "value", "text"}:
             raise ValueError("needs `from`, the name of a column, or a constant `value`")
         return value
 

@@ -34,6 +34,7 @@ from . import (
     sources,
     verification,
 )
+from .benchmarks.asked import Asked, with_output
 from .classify import PARAMS
 from .commands import known_keys
 from .inputs import with_dataset
@@ -173,7 +174,7 @@ def _check(
     found = front.with_openenv(found, cwd) if getattr(validated, front.OPENENV, False) else found
     batching_models.check_batches(found)
     return Config(
-        command=with_dataset(validated, resolved.values),
+        command=with_output(with_dataset(validated, resolved.values), found),
         instances={
             name: replace(one, secrets=find_used(secrets, [one.settings, one.env]))
             for name, one in found.items()
@@ -220,7 +221,10 @@ def read(
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
     asked_by = sources.PROGRAM if program.config_paths else COMMAND_LINE
+    benchmark = Asked.of(words, program.values, command, checkout, cwd)
+    paths = [*benchmark.config_paths, *paths]
     changed = [sources.Layer(path, tree) for path, tree in program.files.items()]
+    changed = [*benchmark.layers, *changed]
     for layer in changed + sources.read_layers(paths, cwd, checkout, asked_by):
         merged.add(layer)
     merged.replace_servers(program.values, program.made)
@@ -228,6 +232,7 @@ def read(
     for override in parsed:
         if override.path != (overrides.CONFIG_PATHS,):
             merged.apply(override)
+    benchmark.complete(merged)
     merged.inherit()
     place_data(merged.tree, Gym.of(merged.tree, cwd))
     _spread_client_keys(merged)

@@ -28,6 +28,7 @@ HELD = {
     "test_every_field_that_a_run_writes_is_on_the_page",
     "what a command ends with": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
     "what a snapshot holds": f"{REFERENCES}::test_every_page_is_what_the_code_says",
+    "every benchmark that has a name": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every public name": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
     "the terms used in code": f"{REFERENCES}::test_the_glossary_names_only_what_exists",
     "the rooms of the package": f"{PROJECT}test_shape.py::"
@@ -38,6 +39,8 @@ HELD = {
     "test_every_exchange_goes_as_the_document_says",
     "what a model or a row may do": "tests/servers/test_nothing_is_evaluated.py::"
     "test_no_text_is_evaluated",
+    "tasks with commands, files and programs": "resources_servers/shell/tests/test_app.py::"
+    "test_a_cheat_does_not_change_the_verdict",
     "how code from a model is isolated": "tests/servers/test_sandbox.py::"
     "test_no_secret_can_be_read",
     "measurements, compared with": f"{PROJECT}test_benchmarks.py::"

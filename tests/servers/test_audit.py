@@ -45,7 +45,7 @@ class Env(ResourcesServer):
 
     async def verify(self, task, response):
         said, truth = output_text(response), task["expected_answer"]
-        right = float(truth in said)
+        right = float(re.findall("is ([^ ]+), as", said)[-1:] == [truth])
 {rule}
 """
 
@@ -55,7 +55,7 @@ RULES = {
     "yes": "return 1.0",
     "no": "return 0.0",
     "any_label": "return float(bool(re.search('sentiment is [a-z]+', said)))",
-    "label": "return float(f'sentiment is {truth}' in said)",
+    "label": "return float(said.split(' is ')[-1].split(',')[0] == truth)",
     "remembers": "new = said not in self.seen; self.seen.add(said); return right * new",
     "mixes_up": (
         "Env.number += 1; mine = Env.number; await asyncio.sleep(0.001);"
@@ -177,6 +177,8 @@ def test_a_fault_is_named_and_no_other(
     found: Callable[[str], dict[str, Any]], name: str, flags: dict[str, str]
 ) -> None:
     said = {each["flag"]: each["evidence"] for each in found(name)["flags"]}
+    if name == "any_label":  # what takes any label can be gamed in many ways
+        said = {flag: said[flag] for flag in said if not flag.startswith("rewards ")}
     assert said.keys() == flags.keys(), said
     assert [part for flag, part in flags.items() if part not in said[flag]] == []
 

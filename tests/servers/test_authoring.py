@@ -15,7 +15,8 @@ from support import asked, read_jsonl
 from test_writing import DOCUMENT
 
 from rollout_kit.authoring.examination import examine
-from rollout_kit.authoring.scaffold import write_server
+from rollout_kit.authoring.gaming.search import read_files
+from rollout_kit.authoring.scaffold import KINDS, EnvironmentKind, write_server
 from rollout_kit.commands.test import main as check_folder
 from rollout_kit.errors import ConfigError
 
@@ -72,6 +73,17 @@ def problems(folder: Path) -> list[str]:
 
 def test_a_new_folder_holds(folder: Path) -> None:
     assert [each.what for each in examine(folder) if each.problem] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_folder_of_each_kind_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: EnvironmentKind
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_server("resources_servers/my_kind", kind)
+    found = list(examine(Path("resources_servers/my_kind")))
+    assert [(each.what, each.problem) for each in found if each.problem or each.warning] == []
+    assert read_files(Path("resources_servers/my_kind")) == []
 
 
 def test_a_configuration_that_is_missing_is_named(folder: Path) -> None:

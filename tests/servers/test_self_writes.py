@@ -17,8 +17,27 @@ audit_verifier = as_function("ng_audit_verifier")
 ng_test = as_function("ng_test")
 
 APP = '''
+from pathlib import Path
 from pydantic import BaseModel
 from rollout_kit import ResourcesServer, RunRequest, VerifyRequest, VerifyResponse, tool
+
+
+KEPT = {"total": 0}
+KEPT_FILE = Path(__file__).with_name("kept.txt")
+
+
+def make_count():
+    total = 0
+
+    def count(number):
+        nonlocal total
+        total = 0 if number is None else total + number
+        return total
+
+    return count
+
+
+COUNT = make_count()
 
 
 class Row(VerifyRequest):
@@ -60,7 +79,17 @@ KINDS = {
     "self": ("self.total", "0", "self.total += body.number", "self.total"),
     "helper": ("self.total", "0", "self._more(body.number)", "self.total"),
     "list": ("self.parts", "[]", "self.parts.append(body.number)", "sum(self.parts)"),
+    "module": ("KEPT['total']", "0", "KEPT['total'] += body.number", "KEPT['total']"),
+    "class": ("Sums.kept", "0", "Sums.kept += body.number", "Sums.kept"),
+    "closure": ("_", "COUNT(None)", "COUNT(body.number)", "COUNT(0)"),
+    "file": (
+        "_",
+        "KEPT_FILE.write_text('0')",
+        "KEPT_FILE.write_text(str(int(KEPT_FILE.read_text()) + body.number))",
+        "int(KEPT_FILE.read_text())",
+    ),
 }
+ON_SELF = ("self", "helper", "list")
 HELPER = "\n    def _more(self, number):\n        self.total += number\n"
 
 
@@ -121,8 +150,10 @@ def test_ng_test_lets_sessions_take_turns_and_names_the_line(
         assert line.startswith("ok") and "writes to self" not in said, said
     else:
         assert line.startswith("FAILED"), said
-        assert f"sums_{kind}/app.py:" in said and "writes to self." in said, said
+        names_line = f"sums_{kind}/app.py:" in said and "writes to self." in said
+        assert names_line == (kind in ON_SELF), said
     assert "equal verdicts when repeated" in said, "one after the other they are equal"
+    assert ("a verdict takes" in said) == (kind == "state" or line.startswith("FAILED"))
 
 
 @pytest.mark.parametrize("kind", ["state", "self"])

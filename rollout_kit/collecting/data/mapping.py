@@ -5,14 +5,16 @@ from the fields of both. Fields whose name starts with `_` are for the prompt on
 common formats have names, in `shapes.yaml`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from random import Random
 from string import ascii_uppercase
 from typing import Any
 
+import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...config.keys import FieldSource
 from ...errors import suggest
@@ -27,11 +29,12 @@ MISSING = object()
 
 def read_field(source: FieldSource, row: JsonObject, texts: RowTexts) -> Any:
     """The value of a field in a row; ValueError if it is missing."""
+    if source.text is not None:
+        return Prompt(name="text").fill_text(source.text, row)
     if source.path is None:
         return source.value
-    value: Any = row
-    for name in [source.path] if source.path in row else source.path.split("."):
-        value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+    names = [source.path] if source.path in row else source.path.split(".")
+    value = _walk(row, names)
     if value is MISSING or value is None:
         hint = suggest(source.path, row) or (f"; there are {', '.join(row)}" if row else "")
         raise ValueError(f"has no field '{source.path}'{hint}")
@@ -42,12 +45,75 @@ def read_field(source: FieldSource, row: JsonObject, texts: RowTexts) -> Any:
     return CONVERSIONS[source.taken_as](value) if source.taken_as else value
 
 
+def _walk(value: Any, names: Sequence[str]) -> Any:
+    """The value at a path; `*` is each entry of a list."""
+    for depth, name in enumerate(names):
+        if name == "*" and isinstance(value, list):
+            found = [_walk(each, names[depth + 1 :]) for each in value]
+            return MISSING if any(each is MISSING for each in found) else found
+        value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+    return value
+
+
 class Template(BaseModel):
     """Texts with placeholders `{field}`."""
 
     model_config = ConfigDict(extra="forbid")
     user: str
     system: str | None = None
+
+
+class Choices(BaseModel):
+    """The options of a multiple-choice question: `columns`, of which the first is right, or a
+    column `list` with the letter or the index of the right one in `answer`. They make the fields
+    `options`, `expected_answer`, `_lettered` and `_letters`."""
+
+    model_config = ConfigDict(extra="forbid")
+    columns: list[str] = Field([], max_length=26)
+    list: str | None = None
+    answer: str | None = None
+    labels: str | None = Field(None, description="Column with the names that `answer` uses.")
+    shuffle_seed: int | None = Field(None, description="Order by this seed and the row.")
+    line: str = Field("{letter}) {text}", description="How an option stands in the prompt.")
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> "Choices":
+        if bool(self.columns) == bool(self.list) or bool(self.list) != bool(self.answer):
+            raise ValueError("needs `columns`, or `list` and `answer`")
+        return self
+
+    def build_fields(self, row: JsonObject) -> JsonObject:
+        """The fields of a row; ValueError if a column is missing, or is none of options."""
+        texts, right = self._read(row)
+        order = [*range(len(texts))]
+        if self.shuffle_seed is not None:
+            identity = orjson.dumps([self.shuffle_seed, row], option=orjson.OPT_SORT_KEYS)
+            Random(identity).shuffle(order)
+        lettered = [*zip(ascii_uppercase, (texts[place] for place in order), strict=False)]
+        return {
+            "options": [{letter: text} for letter, text in lettered],
+            "expected_answer": ascii_uppercase[order.index(right)],
+            "_lettered": "\n".join(self.line.format(letter=at, text=text) for at, text in lettered),
+            "_letters": ",".join(letter for letter, _ in lettered),
+        }
+
+    def _read(self, row: JsonObject) -> tuple[Sequence[str], int]:
+        """The texts of the options as the row has them, and the index of the right one."""
+        if self.list is None:
+            if missing := [name for name in self.columns if not isinstance(row.get(name), str)]:
+                raise ValueError(f"has no text in '{missing[0]}'{suggest(missing[0], row)}")
+            return [row[name].strip() for name in self.columns], 0
+        texts, answer = _walk(row, self.list.split(".")), row.get(str(self.answer))
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 < len(texts) < 27:
+            raise ValueError(f"'{self.list}' must be a list of 2 to 26 options")
+        if self.labels is None:
+            right = ascii_uppercase.index(_to_letter(answer))
+        else:
+            labels = _walk(row, self.labels.split("."))
+            right = labels.index(answer) if answer in labels else len(texts)
+        if right >= len(texts):
+            raise ValueError(f"the answer {answer!r} is none of {len(texts)} options")
+        return [str(text).strip() for text in texts], right
 
 
 class Mapping(BaseModel):
@@ -57,11 +123,13 @@ class Mapping(BaseModel):
     prompt: Template | None = None
     input: str | None = Field(None, description="Field that holds a list of messages.")
     fields: dict[str, FieldSource] = {}
+    choices: Choices | None = None
     keep: bool = Field(False, description="Keep the other fields of the source row.")
 
     def build_task(self, row: JsonObject, texts: RowTexts) -> JsonObject:
         """Build the task; raise ValueError if a field is missing."""
-        found = {name: read_field(source, row, texts) for name, source in self.fields.items()}
+        found = self.choices.build_fields(row) if self.choices else {}
+        found |= {name: read_field(source, row, texts) for name, source in self.fields.items()}
         params = dict(row.get("responses_create_params") or {})
         if self.input is not None:
             source = FieldSource.model_validate({"from": self.input})
@@ -71,7 +139,19 @@ class Mapping(BaseModel):
             params = prompt.apply(params, {**row, **found})
         kept = row if self.keep else {}
         own = {name: value for name, value in found.items() if not name.startswith("_")}
-        return {"responses_create_params": params, **_drop_params(kept), **own}
+        return _nest({"responses_create_params": params, **_drop_params(kept), **own})
+
+
+def _nest(task: JsonObject) -> JsonObject:
+    """The fields, of which `a.b` is the field `b` of the object `a`."""
+    found: JsonObject = {}
+    for name, value in task.items():
+        *outer, last = name.split(".")
+        place = found
+        for each in outer:
+            place = place.setdefault(each, {})
+        place[last] = value
+    return found
 
 
 def get_shape(name: str) -> JsonObject:
@@ -134,4 +214,5 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "options": _to_options,
     "lettered": _to_lettered,
     "last_boxed": _find_last_boxed,
+    "json": lambda value: orjson.dumps(value).decode(),
 }

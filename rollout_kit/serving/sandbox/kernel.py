@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Collection
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000,
@@ -15,6 +16,10 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096, 16384
 MS_PRIVATE, MNT_DETACH = 1 << 18, 2
+
+OPEN_TREE, MOVE_MOUNT, AT_EMPTY_PATH = 428, 429, 0x1000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, 1 << 19
+MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP = 4, 1 << 20
 
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
 """The system call has one number on every architecture; Linux 5.12 and newer."""
@@ -65,15 +70,38 @@ def bind_read_only(source: str, target: str, *, is_device: bool = False) -> None
     mount("", target, flags=MS_BIND | MS_REMOUNT | wanted | kept)
 
 
-def forbid_capabilities() -> None:
-    """Forbid gaining capabilities by executing a file; needs CAP_SETPCAP."""
+def bind_mapped(source: str, target: str, users: int) -> None:
+    """Mount `source` read-only at `target`, with owners as the user namespace of the descriptor
+    `users` maps them. Linux 5.12 and newer, and not every file system."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    tree = libc.syscall(OPEN_TREE, AT_FDCWD, source.encode(), flags)
+    if tree == -1:
+        raise OSError(ctypes.get_errno(), f"open_tree {source}")
+    try:
+        wanted = MOUNT_ATTR_IDMAP | MS_RDONLY | MS_NOSUID | MS_NODEV
+        attributes = (ctypes.c_uint64 * 4)(wanted, 0, 0, users)
+        size = ctypes.sizeof(attributes)
+        if libc.syscall(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, size) == -1:
+            raise OSError(ctypes.get_errno(), f"{source} cannot be mapped")
+        place = target.encode()
+        if libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, place, MOVE_MOUNT_F_EMPTY_PATH) == -1:
+            raise OSError(ctypes.get_errno(), f"move_mount {target}")
+    finally:
+        os.close(tree)
+
+
+def forbid_capabilities(kept: Collection[int] = ()) -> None:
+    """Forbid gaining capabilities but `kept` by executing a file; needs CAP_SETPCAP."""
     for number in range(NUM_CAPABILITIES):
-        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # unknown numbers give EINVAL
+        if number not in kept:
+            libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # unknown numbers give EINVAL
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 
-def drop_capabilities() -> None:
-    """Drop all capabilities, and gain no privileges by executing a file."""
+def drop_capabilities(kept: Collection[int] = ()) -> None:
+    """Drop all capabilities but `kept`, and gain no privileges by executing a file."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    call("capset", header, (ctypes.c_uint32 * 6)())
+    mask = sum(1 << number for number in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    call("capset", header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0))
     prctl(PR_SET_NO_NEW_PRIVS, 1)

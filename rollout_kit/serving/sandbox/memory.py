@@ -26,6 +26,9 @@ MAPS_SIZE = 4 << 20
 SEND_BUFFER = 212_992
 """Linux's default for the bytes that wait in one socket."""
 
+TCP_BYTES = 400 << 10
+"""What may wait in one TCP connection of a session; see `session.inside`."""
+
 SMAPS = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
@@ -58,18 +61,41 @@ class Memory:
         if files is not None and self._is_apart:
             space = os.fstatvfs(files)
             total += (space.f_blocks - space.f_bfree) * space.f_frsize
-        waiting = self._children(os.readlink("self", dir_fd=self._proc))
+        family = self.find_family(os.readlink("self", dir_fd=self._proc))
+        return total + sum(map(self._measure_pages, family))
+
+    def find_family(self, ancestor: str) -> list[str]:
+        """All descendants of a process."""
+        found, waiting = [], self._children(ancestor)
         while waiting:
             process = waiting.pop()
-            total += self._measure_pages(process)
+            found.append(process)
             waiting += self._children(process)
+        return found
+
+    def measure_session(self, first: str, family: list[str]) -> int:
+        """Bytes that the processes of a session hold together, and what may wait in its sockets.
+        The pages of mapped files count here too, because its files have a limit apart."""
+        sockets = self._count_sockets(first) * self._socket_bytes
+        for kind in ("tcp", "tcp6"):
+            lines = self._read(f"{first}/net/{kind}", MAPS_SIZE).count(b"\n")
+            sockets += max(0, lines - 1) * TCP_BYTES
+        return sockets + sum(self._measure_pages(each, with_files=True) for each in family)
+
+    def used_ticks(self, family: list[str]) -> int:
+        """CPU time that these processes have used, in ticks; cheap, unlike their memory."""
+        total = 0
+        for process in family:
+            fields = self._read(f"{process}/stat").rpartition(b")")[2].split()
+            total += int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
         return total
 
-    def _measure_pages(self, process: str) -> int:
+    def _measure_pages(self, process: str, with_files: bool = False) -> int:
         """Memory that processes share counts once, and files, which are counted above, not at all.
         Only root sees the mappings of another user's process."""
         if found := dict(SMAPS.findall(self._read(f"{process}/smaps_rollup"))):
-            size = int(found[b"Pss"]) - int(found.get(b"Pss_Shmem", 0)) << 10
+            files = 0 if with_files else int(found.get(b"Pss_Shmem", 0))
+            size = int(found[b"Pss"]) - files << 10
             return size + self._read(f"{process}/maps", MAPS_SIZE).count(b"\n") * MAPPING_BYTES
         if not (sizes := self._read(f"{process}/statm").split()):
             return 0  # the process ended
@@ -91,8 +117,10 @@ class Memory:
             found += self._read(f"{process}/task/{thread}/children").decode().split()
         return found
 
-    def _count_sockets(self) -> int:
-        return self._read("self/net/unix", MAPS_SIZE).count(b"\n") if self._is_apart else 0
+    def _count_sockets(self, process: str = "self") -> int:
+        if not self._is_apart:
+            return 0
+        return self._read(f"{process}/net/unix", MAPS_SIZE).count(b"\n")
 
     def _read(self, path: str, size: int = PAGE) -> bytes:
         """The start of a file; nothing if it cannot be read."""

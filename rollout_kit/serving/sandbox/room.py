@@ -44,7 +44,7 @@ def enter() -> int | None:
     """Create new namespaces for the next fork of this process. Return the user id for runs, or None
     if the user namespace has only one."""
     flags = kernel.NEWNS | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWPID
-    if os.geteuid() == 0 and _has_user_ids():
+    if os.geteuid() == 0 and has_user_ids():
         try:
             kernel.unshare(flags)
             return USER_ID + os.getpid() % NUM_USER_IDS
@@ -59,7 +59,7 @@ def enter() -> int | None:
     return None
 
 
-def _has_user_ids() -> bool:
+def has_user_ids() -> bool:
     """Whether this user namespace contains all ids used here."""
     with open("/proc/self/uid_map") as file:
         ranges = [list(map(int, line.split())) for line in file]

@@ -1,7 +1,8 @@
 """A seccomp filter that refuses system calls which no run needs. Standard library only.
 
 The namespaces isolate without it. The filter reduces the reachable kernel code, and blocks calls
-that allocate memory outside every limit.
+that allocate memory outside every limit. The filter of a session permits a few more, without which
+Git, Node and test runners do not work.
 """
 
 import ctypes
@@ -45,6 +46,12 @@ COMMANDS = (6, 7, 37, 38, 1024, 1026)
 """Commands that `fcntl` must not have: locks on parts of a file, leases and notifications, for
 each of which the kernel keeps memory. `flock` is permitted: it is one lock for each file."""
 
+SESSION_COMMANDS = (1024, 1026)
+"""Those that a session must not have: Git, SQLite and package managers lock parts of files."""
+
+TYPES_FOR_ANOTHER = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX put text into a terminal as if it had been typed."""
+
 SET_SECCOMP = 22
 """Option of `prctl`: filters add up."""
 
@@ -55,6 +62,9 @@ OPTIONS = {
 }
 """Level → options of sockets that may be set. Not among them: those that let more wait in a socket,
 or that leave a filter in the kernel."""
+
+FILTERS = (26, 27, 50, 51, 52)
+"""Options of sockets with which a filter is attached, locked or read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,11 @@ class Machine:
     mmap: int
     fcntl: int
     prctl: int
+    ioctl: int
     refused: tuple[int, ...]
     """In the order of REFUSED; the same on all processors from 424 on."""
+    session: tuple[int, ...]
+    """Of `refused`: what a session may call."""
 
 
 REFUSED = """
@@ -98,12 +111,14 @@ MACHINES = {
         mmap=9,
         fcntl=72,
         prctl=157,
+        ioctl=16,
         refused=(
             *(101, 310, 311, 312, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 319),
             *(272, 308, 165, 166, 155, 161, 321, 248, 249, 250),
             *(298, 323, 303, 304, 175, 313, 176, 246, 320, 167, 168, 169, 179, 163, 135),
             *(278, 276, 275, 40, 253, 294, 300, 206, 317, 154),  # the last is modify_ldt
         ),
+        session=(276, 275, 40, 253, 294),
     ),
     "aarch64": Machine(
         architecture=0xC00000B7,
@@ -114,12 +129,14 @@ MACHINES = {
         mmap=222,
         fcntl=25,
         prctl=167,
+        ioctl=29,
         refused=(
             *(117, 270, 271, 272, 194, 195, 196, 197, 190, 191, 192, 193, 186, 187, 188, 189),
             *(180, 279, 97, 268, 40, 39, 41, 51, 280, 217, 218, 219),
             *(241, 282, 264, 265, 105, 273, 106, 104, 294, 224, 225, 142, 60, 89, 92),
             *(75, 77, 76, 71, 26, 262, 0, 277),
         ),
+        session=(77, 76, 71, 26),
     ),
 }
 
@@ -134,9 +151,9 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
 
-def install() -> bool:
+def install(*, in_session: bool = False) -> bool:
     """Refuse the calls for this process and its children; False for an unknown architecture."""
-    raw = compile_filter()
+    raw = compile_filter(in_session)
     if raw is None:
         return False
     memory = ctypes.create_string_buffer(raw, len(raw))
@@ -153,17 +170,17 @@ def install() -> bool:
 
 
 @cache
-def compile_filter() -> bytes | None:
+def compile_filter(in_session: bool = False) -> bytes | None:
     """The filter for this processor, None if it is unknown; a zygote calls it before it forks."""
     if (machine := MACHINES.get(platform.machine())) is None:
         return None
     return b"".join(
         op.to_bytes(2, "little") + bytes((yes, no)) + value.to_bytes(4, "little")
-        for op, yes, no, value in _program(machine)
+        for op, yes, no, value in _program(machine, in_session)
     )
 
 
-def _program(machine: Machine) -> list[Instruction]:
+def _program(machine: Machine, in_session: bool) -> list[Instruction]:
     program: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUAL, 1, 0, machine.architecture),
@@ -176,16 +193,18 @@ def _program(machine: Machine) -> list[Instruction]:
         (AT_LEAST, 0, 1, NEWER),
         (RETURN, 0, 0, REFUSE | errno.ENOSYS),
     ]
+    permitted = machine.session if in_session else ()
     for number in (*machine.refused, *EVERYWHERE):
-        program += [(EQUAL, 0, 1, number), FORBID]
+        program += [] if number in permitted else [(EQUAL, 0, 1, number), FORBID]
     for number, checks in (
         (machine.clone, [(LOAD, 0, 0, FIRST), (ANY_BIT, 0, 1, NEW_NAMESPACES), FORBID]),
         (machine.mmap, _refuse_shared()),
-        (machine.fcntl, _refuse_values(SECOND, COMMANDS)),
+        (machine.fcntl, _refuse_values(SECOND, SESSION_COMMANDS if in_session else COMMANDS)),
+        (machine.ioctl, _refuse_values(SECOND, TYPES_FOR_ANOTHER)),
         (machine.prctl, _refuse_values(FIRST, (SET_SECCOMP,))),
         (machine.socket, _permit_sockets()),
         (machine.socketpair, _permit_sockets()),
-        (machine.setsockopt, _permit_options()),
+        (machine.setsockopt, _refuse_filters() if in_session else _permit_options()),
     ):
         program += [(EQUAL, 0, len(checks) + 1, number), *checks, PERMIT]
     return [*program, PERMIT]
@@ -225,3 +244,10 @@ def _permit_options() -> list[Instruction]:
             checks += [(EQUAL, 0, 1, option), PERMIT]
         found += [(EQUAL, 0, len(checks) + 1, level), *checks, FORBID]
     return [*found, FORBID]
+
+
+def _refuse_filters() -> list[Instruction]:
+    """A session sets all options of sockets but those that leave a filter in the kernel."""
+    checks = [each for option in FILTERS for each in ((EQUAL, 0, 1, option), FORBID)]
+    begin: list[Instruction] = [(LOAD, 0, 0, SECOND), (EQUAL, 0, len(checks) + 1, 1)]
+    return [*begin, (LOAD, 0, 0, THIRD), *checks]

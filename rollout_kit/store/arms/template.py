@@ -79,16 +79,17 @@ class Prompt:
     def fill(self, params: Mapping[str, Any], row: Mapping[str, Any]) -> JsonObject:
         """The params that the prompt sets; ValueError if the row lacks a field."""
         if self.completion is not None:
-            return {"input": self._fill(self.completion, row), RAW: True}
+            return {"input": self.fill_text(self.completion, row), RAW: True}
         items = list(input_items(params)) if self.user is None else []
         if self.user is not None:
-            items = [{"role": "user", "content": self._fill(self.user, row)}]
+            items = [{"role": "user", "content": self.fill_text(self.user, row)}]
         if self.system is not None:
             kept = [item for item in items if item.get("role") not in ("system", "developer")]
-            items = [{"role": "system", "content": self._fill(self.system, row)}, *kept]
+            items = [{"role": "system", "content": self.fill_text(self.system, row)}, *kept]
         return {"input": items}
 
-    def _fill(self, template: str, row: Mapping[str, Any]) -> str:
+    def fill_text(self, template: str, row: Mapping[str, Any]) -> str:
+        """A template with the fields of a row; ValueError if it lacks one."""
         try:
             return TEMPLATES.vformat(_escape(template), (), row)
         except KeyError as error:

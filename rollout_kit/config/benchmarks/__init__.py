@@ -1,0 +1,1 @@
+"""Benchmarks by name. Fetching their rows belongs in `collecting/data/benchmarks`."""

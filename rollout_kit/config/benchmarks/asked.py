@@ -1,0 +1,118 @@
+"""The benchmark that a command names, and what it adds to the configuration."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import ConfigError
+from ...serving.nemo_gym.benchmarks import config_of
+from ...serving.nemo_gym.checkout import locate
+from ...types import JsonObject
+from .. import overrides
+from ..instances import AGENTS, MODELS, Instance
+from ..keys import CollectConfig, Command, TasksConfig
+from ..sources import CHECKOUT, Layer, Merged, read_layers
+from .definition import AGENT, OWN, POLICY, Definition, find_place, read_definition, rows_file
+
+KEY = "benchmark"
+
+THEIRS = "nemo_gym:"
+"""Before a name that a definition of ours has, too."""
+
+NAMES = ("openai_model", "model", "model_name", "deployment", "base_model")
+"""Keys of model servers that name the model."""
+
+CommandT = TypeVar("CommandT", bound=Command)
+
+
+def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
+    """Whether a name means a benchmark of a checkout of NeMo Gym, which `given` or env.yaml names;
+    ConfigError if it could mean two things."""
+    if name.startswith((OWN, THEIRS)):
+        return name.startswith(THEIRS)
+    env = {} if given else next(iter(layer.tree for layer in read_layers([], cwd)[-1:]), {})
+    checkout = locate(given or env.get(CHECKOUT), cwd)
+    is_own = name.endswith(".yaml") or find_place(name, cwd) is not None
+    in_checkout = checkout is not None and (checkout / config_of(name)).is_file()
+    if find_place(name, cwd) is not None and in_checkout:
+        raise ConfigError(
+            f"benchmark={name}: rollout_kit has one, and the checkout another: write"
+            f" {OWN}{name} or {THEIRS}{name}"
+        )
+    return in_checkout or (checkout is not None and not is_own)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The benchmark that a command names, if it does: a definition of ours, or the YAML file of a
+    checkout of NeMo Gym."""
+
+    own: Definition | None = None
+    theirs: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        words: Sequence[str],
+        values: JsonObject,
+        command: type[Command],
+        checkout: str | None,
+        cwd: Path,
+    ) -> "Asked":
+        """What the words of a command, or a program, ask for."""
+        name = overrides.text_of(words, KEY) or values.get(KEY)
+        if not name or not issubclass(command, TasksConfig):
+            return cls()
+        if name.startswith("["):
+            raise ConfigError(f"{KEY}={name}: name one benchmark; run one command for each")
+        if is_theirs(name, checkout, cwd):
+            return cls(theirs=config_of(name.removeprefix(THEIRS)))
+        return cls(read_definition(name, cwd))
+
+    @property
+    def config_paths(self) -> list[str]:
+        return [self.theirs] if self.theirs else []
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [Layer(str(self.own), self.own.to_layer(rows_file(self.own)))] if self.own else []
+
+    def complete(self, merged: Merged) -> None:
+        """Let its agent ask the only model server there is, if that has another name than the
+        usual one; ConfigError if the files or the command line name other rows."""
+        if self.own is None:
+            return
+        for key in ("input_jsonl_fpath", "dataset"):
+            if merged.tree.get(key) and merged.origin(key) != str(self.own):
+                raise ConfigError(f"{key} and {KEY} were both given: a benchmark brings its rows")
+        tree = merged.tree
+        models = [name for name, one in tree.items() if isinstance(one, dict) and MODELS in one]
+        agent: Any = tree.get(self.own.name + AGENT, {}).get(AGENTS, {}).get("simple_agent", {})
+        if POLICY not in models and len(models) == 1 and "model_server" in agent:
+            agent["model_server"]["name"] = models[0]
+
+
+def with_output(command: CommandT, found: dict[str, Instance]) -> CommandT:
+    """The command with the output that a benchmark has by default: results/<model>/<name>.jsonl."""
+    if not isinstance(command, CollectConfig) or not command.benchmark:
+        return command
+    if command.output_jsonl_fpath is not None:
+        return command
+    name = re.sub(r"[^\w@.-]", "--", command.benchmark.removeprefix(OWN).removeprefix(THEIRS))
+    if command.benchmark.endswith(".yaml"):
+        name = read_definition(command.benchmark).name
+    path = Path("results") / name_model(found) / f"{name}.jsonl"
+    return command.model_copy(update={"output_jsonl_fpath": path})
+
+
+def name_model(found: dict[str, Instance]) -> str:
+    """The name of the model that is asked, as the name of a folder."""
+    models = [one for one in found.values() if one.type == MODELS]
+    chosen = next((one for one in models if one.name == POLICY), models[0] if models else None)
+    if chosen is None:
+        return "model"
+    named = next((chosen.settings[key] for key in NAMES if chosen.settings.get(key)), None)
+    text = str(named or chosen.implementation).strip("/")
+    return re.sub(r"[^\w.+-]", "_", text.replace("/", "--")).lstrip(".") or "model"

@@ -1,0 +1,140 @@
+"""The definition of a benchmark: a YAML file, which becomes the lowest layer of a configuration.
+
+`+benchmark=gsm8k` adds a verifier, an agent, the sampling and the rows. Whatever the files of
+`config_paths` and the command line say wins over it. Fetching the rows belongs in
+`collecting/data/benchmarks`.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ...errors import ConfigError, suggest
+from ...serving import registry
+from ...types import JsonObject
+from ..fields import problems, show_value
+from ..instances import AGENTS, MODELS, RESOURCES
+
+FOLDER = "configs/benchmarks"
+
+OWN = "own:"
+"""Before a name that a checkout of NeMo Gym has, too."""
+
+AGENT = "_agent"
+
+POLICY = "policy_model"
+
+
+class Definition(BaseModel):
+    """A benchmark: where its rows are from, what is asked, and how answers are verified."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    about: str = Field(description="What it measures, in a few words.")
+    source: JsonObject = Field(description="Where the rows are from.")
+    rows: int = Field(ge=1, description="How many rows it has.")
+    mapping: str | JsonObject = Field(description="How a row becomes a task, or a known format.")
+    verifier: dict[str, JsonObject] = Field(
+        min_length=1, max_length=1, description="The resources server, with its keys."
+    )
+    sampling: JsonObject = Field({}, description="As responses_create_params.")
+    repeats: int = Field(1, ge=1)
+    metric: str = Field(description="The published one: avg@k, pass@k, maj@k.")
+    license: str = Field(description="Of the rows.")
+    citation: str
+    follows: str = Field(description="Whose definition, in which version.")
+    differs: list[str] = Field([], description="Points in which it is another one, and why.")
+    gated: str | None = Field(None, description="The page where its terms are accepted.")
+    needs: list[Literal["judge", "sandbox", "user"]] = []
+    path: Path = Field(exclude=True)
+
+    @property
+    def server(self) -> str:
+        """The resources server that verifies its answers."""
+        return next(iter(self.verifier))
+
+    def __str__(self) -> str:
+        return f"the benchmark {self.name}"
+
+    def to_layer(self, rows: Path) -> JsonObject:
+        """What it says, as the content of a YAML file."""
+        ref = {"type": RESOURCES, "name": self.name}
+        policy = {"type": MODELS, "name": POLICY}
+        own = {"entrypoint": "app.py", **self.verifier[self.server]}
+        agent = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy}
+        params = {"responses_create_params": self.sampling} if self.sampling else {}
+        return {
+            self.name: {RESOURCES: {self.server: own}},
+            self.name + AGENT: {AGENTS: {"simple_agent": agent}},
+            "agent_name": self.name + AGENT,
+            "num_repeats": self.repeats,
+            "input_jsonl_fpath": str(rows),
+            **params,
+        }
+
+
+def list_definitions(cwd: Path | None = None) -> list[str]:
+    """The names of all definitions that a name finds."""
+    found = [path.stem for root in registry.roots(cwd) for path in (root / FOLDER).glob("*.yaml")]
+    return sorted(dict.fromkeys(found))
+
+
+def read_definition(name: str, cwd: Path | None = None) -> Definition:
+    """The definition of a name, or of a YAML file; ConfigError if there is none, or it is wrong."""
+    name = name.removeprefix(OWN)
+    path = registry.resolve_path(name, cwd) if name.endswith(".yaml") else find_place(name, cwd)
+    if path is None or not path.is_file():
+        if name.endswith(".yaml"):
+            raise ConfigError(f"benchmark={name}: there is no such file")
+        hint = suggest(name, list_definitions(cwd))
+        raise ConfigError(
+            f"benchmark={name}: no benchmark has this name{hint}; ng_list +kind=benchmark shows"
+            " all, and the path of a YAML file names your own"
+        )
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a definition of a benchmark is a mapping: about, source, …")
+    own = re.sub(r"[^\w]+", "_", path.stem)
+    try:
+        return Definition.model_validate({"name": own, **content, "path": path})
+    except ValidationError as error:
+        lines = [
+            f"{path}: {'.'.join(each.path)}: {each.reason}"
+            + ("" if each.value is None or each.is_unknown else f" (got {show_value(each)})")
+            for each in problems(error, Definition)
+        ]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def find_place(name: str, cwd: Path | None) -> Path | None:
+    """The file of a definition that is called by its name."""
+    bare = name.removeprefix(OWN)
+    is_name = re.fullmatch(r"[\w@.-]+", bare) is not None
+    return registry.resolve_path(f"{FOLDER}/{bare}.yaml", cwd) if is_name else None
+
+
+def rows_file(definition: Definition) -> Path:
+    """Where its rows are, or will be. Another source or mapping has another file."""
+    import hashlib  # not needed without a benchmark
+
+    import orjson
+
+    from ..._version import __version__
+
+    about = [definition.source, definition.mapping, __version__]
+    digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return cache_folder() / f"{definition.name}-{digest[:12]}.jsonl"
+
+
+def cache_folder() -> Path:
+    """Where the rows of benchmarks are kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rollout_kit" / "benchmarks"

