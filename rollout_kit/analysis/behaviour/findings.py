@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from ...responses import as_object, content_texts
 from ...types import JsonObject
 from ..health.evidence import CUT_OFF
-from .steps import Step, ToolUse, first_argument, parse_json, read_steps, shorten
+from .steps import ToolUse, TurnStep, first_argument, parse_json, read_steps, shorten
 
 
-class Finding(NamedTuple):
+class TurnFinding(NamedTuple):
     """`says` is a sentence for people; `turn` 0 is none of the turns."""
 
     scanner: str
@@ -28,21 +28,21 @@ class Scanned:
     """A rollout as scanners see it."""
 
     line: Mapping[str, Any]
-    steps: Sequence[Step]
+    steps: Sequence[TurnStep]
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "Scanned":
         """What a line holds."""
         return cls(line, read_steps(line))
 
-    def uses(self) -> Iterator[tuple[Step, ToolUse]]:
+    def uses(self) -> Iterator[tuple[TurnStep, ToolUse]]:
         """Each call of a tool with its step."""
         for step in self.steps:
             for tool in step.tools:
                 yield step, tool
 
 
-Scanner = Callable[[Scanned], Iterator[Finding]]
+Scanner = Callable[[Scanned], Iterator[TurnFinding]]
 
 LOOPS = 3
 """Equal calls one after the other that are a loop."""
@@ -103,19 +103,19 @@ CHANGES = (
 SHELLS = ("bash", "shell", "exec", "terminal", "command", "run", "python", "sh")
 
 
-def find_all(line: Mapping[str, Any]) -> list[Finding]:
+def find_all(line: Mapping[str, Any]) -> list[TurnFinding]:
     """What all ready scanners find, in the order of the turns."""
     scanned = Scanned.of(line)
     found = chain.from_iterable(scanner(scanned) for scanner in SCANNERS.values())
     return sorted(found, key=lambda each: each.turn or len(scanned.steps) + 1)
 
 
-def find_errors(scanned: Scanned) -> Iterator[Finding]:
+def find_errors(scanned: Scanned) -> Iterator[TurnFinding]:
     """A tool returned an error."""
     for step, tool in scanned.uses():
         if tool.is_error:
             text = f"{tool.name} returned an error: {_reason_of(tool.output or '')}"
-            yield Finding("tool_error", step.number, text)
+            yield TurnFinding("tool_error", step.number, text)
 
 
 def _reason_of(text: str) -> str:
@@ -123,15 +123,17 @@ def _reason_of(text: str) -> str:
     return shorten(lines[-1] if lines else "", 120)
 
 
-def find_ignored(scanned: Scanned) -> Iterator[Finding]:
+def find_ignored(scanned: Scanned) -> Iterator[TurnFinding]:
     """After an error the model never used that tool again: it went to something else, or ended."""
     last = {tool.name: step.number for step, tool in scanned.uses()}
     for step, tool in scanned.uses():
         if tool.is_error and last[tool.name] == step.number:
-            yield Finding("ignored_error", step.number, f"the error of {tool.name} was not handled")
+            yield TurnFinding(
+                "ignored_error", step.number, f"the error of {tool.name} was not handled"
+            )
 
 
-def find_loops(scanned: Scanned) -> Iterator[Finding]:
+def find_loops(scanned: Scanned) -> Iterator[TurnFinding]:
     """The same calls several times one after the other, alone or in a cycle."""
     steps = [step for step in scanned.steps if step.tools]
     done = [tuple((tool.name, tool.arguments) for tool in step.tools) for step in steps]
@@ -146,44 +148,50 @@ def find_loops(scanned: Scanned) -> Iterator[Finding]:
             if times >= LOOPS and done[at : at + size]:
                 what = f"{steps[at].tools[0].name} {first_argument(steps[at].tools[0].arguments)}"
                 text = f"{size} call{'s' * (size > 1)} repeated {times} times: {shorten(what, 80)}"
-                yield Finding("loop", steps[at + size].number, text)
+                yield TurnFinding("loop", steps[at + size].number, text)
                 at += times * size - 1
                 break
         at += 1
 
 
-def find_repeated(scanned: Scanned) -> Iterator[Finding]:
+def find_repeated(scanned: Scanned) -> Iterator[TurnFinding]:
     """A call with the arguments and the output of an earlier one."""
     seen: dict[tuple[str, str, str | None], int] = {}
     for step, tool in scanned.uses():
         key = tool.name, tool.arguments, tool.output
         if (first := seen.setdefault(key, step.number)) != step.number:
             text = f"{tool.name} was called as in turn {first}, and returned the same"
-            yield Finding("repeated_call", step.number, text)
+            yield TurnFinding("repeated_call", step.number, text)
 
 
-def find_cut(scanned: Scanned) -> Iterator[Finding]:
+def find_cut(scanned: Scanned) -> Iterator[TurnFinding]:
     """A reply that reached its limit of tokens, or an output of a tool that was cut."""
     for step in scanned.steps:
         if step.call.finish in CUT_OFF:
-            yield Finding("truncated", step.number, f"the reply was cut off: {step.call.finish}")
+            yield TurnFinding(
+                "truncated", step.number, f"the reply was cut off: {step.call.finish}"
+            )
     details = as_object(as_object(scanned.line.get("response")).get("incomplete_details"))
     last = scanned.steps[-1] if scanned.steps else None
     if last and details.get("reason") in CUT_OFF and last.call.finish not in CUT_OFF:
-        yield Finding("truncated", last.number, f"the reply was cut off: {details['reason']}")
+        yield TurnFinding("truncated", last.number, f"the reply was cut off: {details['reason']}")
     for step, tool in scanned.uses():
         if mark := _mark_in(tool.output or "", CUT_MARKS):
-            yield Finding("truncated", step.number, f"the output of {tool.name} was cut: {mark}")
+            yield TurnFinding(
+                "truncated", step.number, f"the output of {tool.name} was cut: {mark}"
+            )
 
 
-def find_edited_tests(scanned: Scanned) -> Iterator[Finding]:
+def find_edited_tests(scanned: Scanned) -> Iterator[TurnFinding]:
     """A call that changes a file of tests."""
     for step, tool in scanned.uses():
         if path := next(filter(_is_test, changed_paths(tool)), ""):
-            yield Finding("tests_edited", step.number, f"{tool.name} changes {shorten(path, 100)}")
+            yield TurnFinding(
+                "tests_edited", step.number, f"{tool.name} changes {shorten(path, 100)}"
+            )
 
 
-def find_unseen(scanned: Scanned) -> Iterator[Finding]:
+def find_unseen(scanned: Scanned) -> Iterator[TurnFinding]:
     """A file is changed that neither the task nor any output has named before, and that exists."""
     params = as_object(scanned.line.get("responses_create_params"))
     seen = _text_of_input(params)
@@ -192,73 +200,73 @@ def find_unseen(scanned: Scanned) -> Iterator[Finding]:
         for path in () if is_new else changed_paths(tool):
             if "/" + path.rsplit("/", 1)[-1] not in seen and path.rsplit("/", 1)[-1] not in seen:
                 text = f"{tool.name} changes {shorten(path, 100)}, which nothing named before"
-                yield Finding("unseen_file", step.number, text)
+                yield TurnFinding("unseen_file", step.number, text)
         seen += f"\n{tool.arguments[:MAX_LOOKED]}\n{(tool.output or '')[:MAX_LOOKED]}"
 
 
-def find_giving_up(scanned: Scanned) -> Iterator[Finding]:
+def find_giving_up(scanned: Scanned) -> Iterator[TurnFinding]:
     """The last thing that the model says is that it stops without a solution."""
     said = [step for step in scanned.steps if step.text.strip()]
     if said and (mark := _mark_in(said[-1].text, GIVES_UP)):
-        yield Finding("gave_up", said[-1].number, f"the model gave up: “{mark}”")
+        yield TurnFinding("gave_up", said[-1].number, f"the model gave up: “{mark}”")
 
 
-def find_refusals(scanned: Scanned) -> Iterator[Finding]:
+def find_refusals(scanned: Scanned) -> Iterator[TurnFinding]:
     """The model refuses."""
     for step in scanned.steps:
         if mark := _mark_in(step.text[:2000], REFUSES):
-            yield Finding("refusal", step.number, f"the model refused: “{mark}”")
+            yield TurnFinding("refusal", step.number, f"the model refused: “{mark}”")
 
 
-def find_answer_search(scanned: Scanned) -> Iterator[Finding]:
+def find_answer_search(scanned: Scanned) -> Iterator[TurnFinding]:
     """A call that looks for the answer in place of solving the task."""
     asked = _text_of_input(as_object(scanned.line.get("responses_create_params"))).lower()
     marks = [mark for mark in ANSWERS if mark not in asked]
     for step, tool in scanned.uses():
         if mark := _mark_in(tool.arguments, marks):
-            yield Finding("answer_search", step.number, f"{tool.name} looks for “{mark}”")
+            yield TurnFinding("answer_search", step.number, f"{tool.name} looks for “{mark}”")
 
 
-def find_broken_tools(scanned: Scanned) -> Iterator[Finding]:
+def find_broken_tools(scanned: Scanned) -> Iterator[TurnFinding]:
     """A tool that returned an error several times one after the other."""
     running: dict[str, int] = {}
     for step, tool in scanned.uses():
         running[tool.name] = running.get(tool.name, 0) + 1 if tool.is_error else 0
         if running[tool.name] == DOWN:
             text = f"{tool.name} failed {DOWN} times one after the other"
-            yield Finding("broken_tool", step.number, text)
+            yield TurnFinding("broken_tool", step.number, text)
 
 
-def find_hollow(scanned: Scanned) -> Iterator[Finding]:
+def find_hollow(scanned: Scanned) -> Iterator[TurnFinding]:
     """A turn that neither says nor does anything."""
     for step in scanned.steps:
         if not step.text.strip() and not step.tools:
-            yield Finding("hollow_turn", step.number, "the turn has neither a text nor a call")
+            yield TurnFinding("hollow_turn", step.number, "the turn has neither a text nor a call")
 
 
-def find_lost_context(scanned: Scanned) -> Iterator[Finding]:
+def find_lost_context(scanned: Scanned) -> Iterator[TurnFinding]:
     """A prompt that is much shorter than that of the turn before: the conversation was cut."""
     for before, step in zip(scanned.steps, scanned.steps[1:], strict=False):
         one, other = before.call.input, step.call.input
         if one and other and other < KEPT * one and one - other >= MIN_LOST:
             text = f"the prompt shrank from {one:,} to {other:,} tokens"
-            yield Finding("context_lost", step.number, text)
+            yield TurnFinding("context_lost", step.number, text)
     items = as_object(scanned.line.get("response")).get("output")
     kinds = [as_object(item).get("type") for item in items] if isinstance(items, list) else []
     for step in scanned.steps:
         if "compaction" in kinds[step.begin : step.end]:
-            yield Finding("context_lost", step.number, "the context was compacted")
+            yield TurnFinding("context_lost", step.number, "the context was compacted")
 
 
-def find_last_error(scanned: Scanned) -> Iterator[Finding]:
+def find_last_error(scanned: Scanned) -> Iterator[TurnFinding]:
     """The last call of a tool returned an error."""
     uses = list(scanned.uses())
     if uses and uses[-1][1].is_error:
         step, tool = uses[-1]
-        yield Finding("ends_on_error", step.number, f"the last call, of {tool.name}, failed")
+        yield TurnFinding("ends_on_error", step.number, f"the last call, of {tool.name}, failed")
 
 
-def find_misquotes(scanned: Scanned) -> Iterator[Finding]:
+def find_misquotes(scanned: Scanned) -> Iterator[TurnFinding]:
     """The verdict quotes a text that the rollout does not hold."""
     quotes = list(quotes_in(scanned.line))
     if not quotes:
@@ -267,7 +275,7 @@ def find_misquotes(scanned: Scanned) -> Iterator[Finding]:
     for quote in quotes:
         if " ".join(quote.split()).lower() not in held:
             text = f"the verdict quotes “{shorten(quote, 100)}”, which the rollout does not hold"
-            yield Finding("misquote", 0, text)
+            yield TurnFinding("misquote", 0, text)
 
 
 SCANNERS: dict[str, Scanner] = {

@@ -52,7 +52,7 @@ class ToolUse:
 
 
 @dataclass(slots=True)
-class Step:
+class TurnStep:
     """One model call with what its tools returned, numbered from 1."""
 
     number: int
@@ -87,14 +87,14 @@ def is_returned(item: Any) -> bool:
     )
 
 
-def read_steps(line: Mapping[str, Any]) -> list[Step]:
+def read_steps(line: Mapping[str, Any]) -> list[TurnStep]:
     """The steps of a line; none if it has no response."""
     output = as_object(line.get("response")).get("output")
     items = output if isinstance(output, list) else []
     return divide(items, read_turns(as_object(line.get("rollout")).get("turns")))
 
 
-def divide(items: Sequence[Any], calls: Sequence[ModelCall] = ()) -> list[Step]:
+def divide(items: Sequence[Any], calls: Sequence[ModelCall] = ()) -> list[TurnStep]:
     """The steps of the items: as the model calls end, or, where these are not known, before each
     item of the model that follows what a tool returned."""
     outputs = _join(items)
@@ -148,8 +148,8 @@ def _step_of(
     call: ModelCall,
     items: Sequence[Any],
     outputs: Mapping[int, int],
-) -> Step:
-    step = Step(number, begin, end, call)
+) -> TurnStep:
+    step = TurnStep(number, begin, end, call)
     texts = []
     for at in range(begin, end):
         item = as_object(items[at])

@@ -7,7 +7,7 @@ from typing import Any
 from ...responses import as_object
 from ...types import JsonObject
 from ..behaviour.findings import find_all
-from ..behaviour.steps import Step, first_argument, read_steps, shorten
+from ..behaviour.steps import TurnStep, first_argument, read_steps, shorten
 
 MAX_HITS = 2000
 """Places of a search that are listed; all are counted."""
@@ -29,7 +29,7 @@ def describe_steps(line: Mapping[str, Any]) -> JsonObject:
     }
 
 
-def _describe(step: Step) -> JsonObject:
+def _describe(step: TurnStep) -> JsonObject:
     call = {name: value for name, value in step.call._asdict().items() if value is not None}
     call.pop("to", None)
     return {
