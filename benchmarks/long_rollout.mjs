@@ -1,13 +1,13 @@
-// Opens a long rollout in a browser: node long_rollout.mjs <modules> <browser> <url> <turns>
+// Opens a long rollout in a browser: node long_rollout.mjs <modules> <browser> <url> <turns> <file>
 
 import { readFileSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
 
-const [modules, executablePath, url, turns] = process.argv.slice(2);
+const [modules, executablePath, url, turns, file] = process.argv.slice(2);
 const { chromium } = createRequire(resolve(modules, "node_modules", "x.js"))("playwright-core");
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"];
-const address = `${url}/?view=rollout&file=long.jsonl&task_id=${"0".repeat(16)}&agent=solver&rollout_index=0`;
+const address = `${url}/?view=rollout&file=${encodeURIComponent(file)}&task_id=${"0".repeat(16)}&agent=solver&rollout_index=0`;
 
 const browser = await chromium.launch({ executablePath, args: [...FLAGS, "--enable-precise-memory-info"] });
 

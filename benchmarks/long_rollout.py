@@ -67,7 +67,7 @@ def measure_long(folder: Path) -> dict[str, Any]:
             found["rows_s"] = time.monotonic() - began
             found["server_rows_mb"] = peak_mb(viewer.pid)
             script = ROOT / "benchmarks/long_rollout.mjs"
-            argv = ["node", script, ROOT / ".browser", browser, url, f"{TURNS}"]
+            argv = ["node", script, ROOT / ".browser", browser, url, f"{TURNS}", path]
             done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=300)
             found |= json.loads(done.stdout)
             found["server_peak_mb"] = peak_mb(viewer.pid)

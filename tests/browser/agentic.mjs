@@ -1,11 +1,10 @@
 // Drives the pages of agentic rollouts: node agentic.mjs <modules> <browser> <url> <folder> <pictures>
 
 import assert from "node:assert/strict";
-import { appendFileSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { begin } from "./harness.mjs";
 
-const [modules, executablePath, url, folder, pictures] = process.argv.slice(2);
+const [modules, executablePath, url, , pictures] = process.argv.slice(2);
 const { open, run, checkAccess } = await begin(modules, executablePath, url, { failsOnConsole: true });
 
 const FAULTS = {
@@ -141,29 +140,6 @@ const steps = {
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0);
     await checkAccess(page, "a rollout on a phone");
     await page.setViewportSize({ width: 1280, height: 800 });
-  },
-  async "Esc returns to the row, and another file that grows fetches nothing"(page) {
-    await page.goto(`${url}/?where=file == "many.jsonl"`);
-    await page.locator(".table-view [role=status]", { hasText: "400 of" }).waitFor();
-    await page.keyboard.press("End");
-    await page.locator("tr.selected[aria-rowindex='400']").waitFor();
-    await page.keyboard.press("Enter");
-    await page.locator(".steps", { hasText: "400 of 400" }).waitFor();
-    const asked = [];
-    page.on("request", (request) => request.url().includes("/api/rollout") && asked.push(request.url()));
-    const line = readFileSync(join(folder, "faults.jsonl"), "utf8").split("\n")[0];
-    const version = async () => (await (await fetch(`${url}/api/state`)).json()).version;
-    const before = await version();
-    appendFileSync(join(folder, "faults.jsonl"), `${line.replace('"rollout_index":0', '"rollout_index":9')}\n`);
-    while ((await version()) === before) await new Promise((done) => setTimeout(done, 100));
-    await page.waitForResponse((reply) => reply.url().includes("/api/neighbours"));
-    assert.deepEqual(asked, []);
-    await page.keyboard.press("Escape");
-    await page.locator("tr.selected[aria-rowindex='400']").waitFor();
-  },
-  async "a file that was removed leaves a note"(page) {
-    rmSync(join(folder, "many.jsonl"));
-    await page.locator(".warning", { hasText: "the file was removed, and 400 rows with it" }).waitFor();
   },
 };
 
