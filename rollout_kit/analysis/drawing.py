@@ -68,13 +68,14 @@ def draw_whiskers(
 def draw_lines(
     lines: Mapping[str, Mapping[str, Point]], what: str = "pass@k", axes: Sequence[str] = ()
 ) -> Drawing:
-    """A line for each name, over its points: k → a share from 0 to 1. The k are powers of two.
-    `axes` are the texts below and on the left."""
+    """A line for each name, over its points: k → a share from 0 to 1. The axis of k is
+    logarithmic. `axes` are the texts below and on the left."""
     ks = sorted({int(k) for points in lines.values() for k in points})
     left, right, top = 58 if axes else 40, WIDTH - 250, 10
     height = 240 if axes else 220
     bottom = height - (52 if axes else 30)
-    place = {k: left + (right - left) * at / max(1, len(ks) - 1) for at, k in enumerate(ks)}
+    span = math.log(ks[-1] / ks[0]) if len(ks) > 1 else 1.0
+    place = {k: left + (right - left) * math.log(k / ks[0]) / span for k in ks}
     names = {k: f"{k}" if axes else f"k = {k}" for k in ks}
     shapes: list[Shape] = [Label(place[k], bottom + 20, names[k], "middle") for k in ks]
     for tick in (0, 0.25, 0.5, 0.75, 1):

@@ -263,15 +263,19 @@ def _failures(files: Sequence[Facts]) -> str:
 
 
 def _examples(files: Sequence[Facts]) -> str:
-    """The first right and the first wrong rollout of each agent."""
-    parts = [
-        _example(agent, kind, kinds[kind])
-        for agent, kinds in list(files[-1].examples.items())[:MAX_AGENTS]
-        for kind in EXAMPLES
-        if kind in kinds
-    ]
-    title = f"<h2>Examples{f' of {escape(files[-1].name)}' if len(files) > 1 else ''}</h2>"
-    return title + "".join(parts) if parts else ""
+    """The first right and the first wrong rollout of each agent, of each file."""
+    found = []
+    for each in files:
+        parts = [
+            _example(agent, kind, kinds[kind])
+            for agent, kinds in list(each.examples.items())[:MAX_AGENTS]
+            for kind in EXAMPLES
+            if kind in kinds
+        ]
+        if parts:
+            name = f"<h3>{escape(each.name)}</h3>" if len(files) > 1 else ""
+            found.append(name + "".join(parts))
+    return "<h2>Examples</h2>" + "".join(found) if found else ""
 
 
 def _example(agent: str, kind: str, rollout: Rollout) -> str:

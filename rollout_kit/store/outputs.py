@@ -2,13 +2,17 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..reading import open_file
+from ..reading import MAX_LINE, open_file
 from .files import FLAT, OutputPaths, is_set_aside, main_of_sidecar
 from .kinds import NEWER, OF_KEY, HeadReader
+
+MAX_JUDGED = 3
+"""Lines of a file by which it is judged."""
 
 
 def files_of(words: Sequence[str]) -> list[Path]:
@@ -55,19 +59,20 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
 def is_output(path: Path) -> bool:
     """Whether one of the first lines is a rollout, also one of a newer version; of a file that has
     none yet, those beside it."""
-    reader = HeadReader()
+    reader, is_empty = HeadReader(), True
     try:
         with open_file(path) as stream:
-            lines = [stream.readline(1 << 26) for _ in range(3)]
+            for raw in islice(iter(partial(stream.readline, MAX_LINE), b""), MAX_JUDGED):
+                is_empty = False
+                if reader.judge(raw).kind in {*OF_KEY, NEWER}:
+                    return True
     except FileNotFoundError:
-        lines = []
+        pass
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if not any(lines):
-        beside = OutputPaths(path)
-        sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
-        return any(sizes)
-    return any(reader.judge(raw).kind in {*OF_KEY, NEWER} for raw in lines if raw)
+    beside = OutputPaths(path)
+    sizes = (size_of(each) for each in (beside.unverified, beside.failures, beside.manifest))
+    return is_empty and any(sizes)
 
 
 def size_of(path: Path) -> int:

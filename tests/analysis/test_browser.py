@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentic import FAULTS, agentic_line, faulty_line, plain_turns, say, use
 from exported import line, tool_line, write_scored
 from support import write_jsonl
 
@@ -244,3 +245,60 @@ def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, ur
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ok: ") == 20
+
+
+RENDERED = """**bold** and $x^2 + \\frac{1}{2}$, {{7*7}} <style>*{display:none}</style>
+<svg onload="globalThis.pwned = 3"></svg> [go](javascript:globalThis.pwned=4) ![i](http://a.test/i.png)
+[data](data:text/html,hi) $\\def\\x{\\x\\x}\\x$ $\\href{javascript:alert(1)}{a}$
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+def f():
+    return 1
+```
+"""
+
+BOMB = (
+    "\x1b[31mred\x1b[0m"
+    + "\x1b[1m\x1b[0m" * 5000
+    + "\x1b]8;;javascript:alert(1)\x07link\x1b]8;;\x07"
+)
+
+
+@pytest.fixture
+def agentic(tmp_path: Path) -> Path:
+    """Rollouts with one fault each, one with a long output, one of every kind of text."""
+    long = "x" * 90_000 + "\n" + "y" * 90_000 + "needle in the middle" + "z" * 90_000
+    turns = plain_turns(3)
+    turns[0] = use("bash", f"{long}\nthe last words", 0, command="make")
+    texts = [
+        [say(RENDERED)],
+        [say("\u202e turned " + "[" * 20_000 + "$" * 2000)],
+        use("bash", BOMB, 1, command="ls --color"),
+        use("ask", '{"answer": {"is": ["a", 1, null]}}', 2, about="x"),
+        use("edit", "ok", 3, path="a.py", old_str="old line\n", new_str="new line\n"),
+        use("apply", "ok", 4, patch="--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+new line\n"),
+    ]
+    judged = agentic_line(13, plain_turns(100))
+    judged["rollout"]["scores"] = ["tests", "judge"]
+    judged["tests"] = {"test_a": "PASSED", "test_b": "FAILED", "test_c": "PASSED"}
+    judged["judge"] = [{"criterion": "reads", "met": True, "quote": "line 60 of src/app.py"}]
+    faults = [faulty_line(at + 1, fault) for at, fault in enumerate(FAULTS)]
+    write_jsonl(
+        tmp_path / "faults.jsonl",
+        [*faults, agentic_line(11, turns), agentic_line(12, texts), judged],
+    )
+    write_jsonl(tmp_path / "many.jsonl", [line(each, 0, "yes", 1.0) for each in range(400)])
+    return tmp_path
+
+
+def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
+    script = ROOT / "tests/browser/agentic.mjs"
+    with view(agentic) as url:
+        command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 9

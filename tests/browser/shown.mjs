@@ -23,7 +23,7 @@ async function photograph(page, name) {
 /** The pairs of a page: what each call asks and what its output says. */
 const calls = (page) =>
   page.locator(".item.tools .call").evaluateAll((found) =>
-    found.map((each) => [each.querySelector(":scope > .text").textContent, each.querySelector(".output").innerText]),
+    found.map((each) => [each.querySelector(":scope > .asked").innerText, each.querySelector(".output").innerText]),
   );
 
 /** Everything that waits for an answer has it: two frames without a change. */
@@ -46,7 +46,7 @@ const PAGES = {
 };
 
 const KEYS = [
-  ..."?/fjkg",
+  ..."?/fjkgnNort",
   ...["Escape", "Enter", "Tab", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"],
   ...["PageUp", "PageDown", "Home", "End"],
 ];
@@ -68,7 +68,7 @@ const steps = {
   },
   async "calls that share an id have their own outputs"(page) {
     await openRollout(page, 'task_id == "0000000000000008"');
-    const found = (await calls(page)).map(([asked, said]) => [JSON.parse(asked).n, said.split("\n").at(-1)]);
+    const found = (await calls(page)).map(([asked, said]) => [Number(/n\s+(\d+)/.exec(asked)[1]), said.split("\n").at(-1)]);
     assert.deepEqual(found, [[0, "zero"], [1, "one"], [2, "two"], [3, "This call has no output."]]);
     assert.equal(await page.locator(".item.tools").count(), 4, "no output stands alone");
   },
@@ -76,7 +76,7 @@ const steps = {
     await openRollout(page, 'task_id == "0000000000000009"');
     const heads = await page.locator(".item.tools h3").allTextContents();
     const texts = await calls(page);
-    const shown = Object.fromEntries(heads.map((head, at) => [head.replace("tool call: ", ""), texts[at]]));
+    const shown = Object.fromEntries(heads.map((head, at) => [head.replace("tool call: ", "").replace(" copy the call", ""), texts[at]]));
     const expected = {
       "deepwiki / ask_question": ["tabs", "MCP says: spaces"],
       "deepwiki / broken": ["{}", "the server is away"],
@@ -104,7 +104,7 @@ const steps = {
     await openRollout(page, 'status == "failed" and task_index == 1');
     await page.locator(".item.user", { hasText: "How much is 1?" }).waitFor();
     await page.locator(".note", { hasText: "2 turns of this rollout are stored" }).waitFor();
-    assert.deepEqual((await calls(page)).map(([asked]) => JSON.parse(asked).n), [1, 2]);
+    assert.deepEqual((await calls(page)).map(([asked]) => Number(/n\s+(\d+)/.exec(asked)[1])), [1, 2]);
     await page.locator(".fields", { hasText: "expected_answer" }).waitFor();
     await photograph(page, "failed");
     await openRollout(page, 'status == "failed" and task_index == 12');

@@ -45,7 +45,7 @@ const steps = {
   async "keys open a rollout and step within the filter"(page) {
     await page.keyboard.press("Enter");
     await page.locator(".steps", { hasText: "1 of 3" }).waitFor();
-    await page.keyboard.press("j");
+    await page.keyboard.press("ArrowRight");
     await page.locator(".steps", { hasText: "2 of 3" }).waitFor();
     await page.locator(".item.assistant", { hasText: "It is two." }).first().waitFor();
   },
@@ -77,7 +77,7 @@ const steps = {
   async "a group merges equal answers and compares two"(page) {
     await page.locator("tbody tr").first().click();
     await page.locator("main.rollout").waitFor();
-    await page.keyboard.press("g");
+    await page.keyboard.press("t");
     await page.locator("main.group", { hasText: "3 rollouts, 2 different answers" }).waitFor();
     await page.locator(".member", { hasText: "× 2" }).waitFor();
     for (const box of await page.locator(".member input[type=checkbox]").all()) await box.check();
@@ -153,7 +153,7 @@ const steps = {
       await page.locator("tbody tr").first().click();
       await page.locator(".item.assistant .text").first().waitFor();
       await page.locator(".raw summary").click();
-      await page.keyboard.press("g");
+      await page.keyboard.press("t");
       await page.locator(".member .text").first().waitFor();
       assert.equal(await page.evaluate(() => globalThis.pwned), undefined);
       assert.equal(await page.locator("a[href^='javascript:']").count(), 0);
@@ -173,7 +173,7 @@ const steps = {
     const page = await open(`file://${report}`);
     await page.locator("tbody tr").first().click();
     await page.locator("main.rollout").waitFor();
-    await page.keyboard.press("g");
+    await page.keyboard.press("t");
     await page.locator("main.group").waitFor();
     await page.getByRole("button", { name: "Plots" }).click();
     await page.locator(".plot canvas").first().waitFor();
@@ -190,7 +190,7 @@ const steps = {
           await page.locator("tbody tr").first().click();
           await page.locator("main.rollout").waitFor();
         }
-        if (name === "group") await page.keyboard.press("g");
+        if (name === "group") await page.keyboard.press("t");
         await page.locator(`main.${{ table: "table-view" }[name] ?? name}`).waitFor();
         await page.waitForTimeout(300);
         await checkAccess(page, `${name}, ${scheme}`);

@@ -67,6 +67,7 @@ class Viewer:
                     "left_out": output.left_out(),
                     "problem": output.problem,
                     "labels": sum(len(notes) for _, notes in output.labels.items()),
+                    "labels_version": output.labels_version,
                     "has_groups": output.paths.groups.exists(),
                     "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
                 }
@@ -188,6 +189,18 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/state": lambda request: viewer.state(),
         "/api/rows": lambda request: viewer.rows(_query(request), *_range(request)),
         "/api/rollout": lambda request: reader.rollout(_number(request, "id")),
+        "/api/items": lambda request: reader.items(
+            _number(request, "id"), _number(request, "begin", 0), _number(request, "end", 0)
+        ),
+        "/api/text": lambda request: reader.text(
+            _number(request, "id"),
+            _text(request, "path"),
+            _number(request, "start", 0),
+            _number(request, "count", 100_000),
+        ),
+        "/api/inside": lambda request: reader.inside(
+            _number(request, "id"), _text(request, "text")
+        ),
         "/api/group": lambda request: reader.group(_number(request, "id")),
         "/api/find": lambda request: viewer.find(_text(request, "file"), _key(request)),
         "/api/neighbours": lambda request: viewer.neighbours(

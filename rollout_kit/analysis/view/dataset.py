@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from ...errors import ConfigError, OutputError, suggest
+from ...errors import ConfigError, OutputError, number_of, suggest
 from ...reading import MAX_LINE, open_file, parse_line, read_object
 from ...store.arms.order import ArmOrder
 from ...store.compact import hex_number
@@ -60,6 +60,10 @@ class StoredOutput:
     labels: Labels
     problem: str = ""
     """Why what was added could not be read; the rows are those of before."""
+    num_lost: int = 0
+    """Rows that the main file had when it was removed."""
+    labels_version: int = 0
+    """Grows when labels change."""
 
     @classmethod
     def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
@@ -92,10 +96,19 @@ class StoredOutput:
                 problems.append(str(error))
                 return False
 
+        held = len(self.parts[0].index)
         changed = [attempt(partial(part.index.update, pause)) for part in self.parts]
         if has_new_rows := any(changed):
             self._hide_superseded()
         has_new_labels = attempt(self.labels.refresh)
+        self.labels_version += has_new_labels
+        if main_is_gone := not self.paths.main.exists():
+            self.num_lost = self.num_lost or held
+        if main_is_gone and self.num_lost:
+            rows = number_of(self.num_lost, "row")
+            problems.append(f"{self.paths.main}: the file was removed, and {rows} with it")
+        elif not main_is_gone:
+            self.num_lost = 0
         before, self.problem = self.problem, "; ".join(problems)
         return has_new_rows or has_new_labels or before != self.problem
 
@@ -194,6 +207,11 @@ class Dataset:
                 self.version += 1
 
     def _note_progress(self) -> None:
+        self.version += 1
+
+    def note_label(self, part_number: int) -> None:
+        """A label of one of the rows of a file was set or removed."""
+        self.output_of(part_number).labels_version += 1
         self.version += 1
 
     def rows(self) -> int:

@@ -13,14 +13,19 @@ from ...store.labels import Labelled
 from ...store.lines import rollout_of
 from ...types import JsonObject
 from ..export.conversation import digest, said_by
+from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part
+from .outline import RecentLines, describe_steps, find_inside
 from .unfinished import describe_unfinished
 
-MAX_TEXT = 100_000
-"""Characters of a text that a page shows at first; the rest is in the download."""
+MAX_WHOLE = 2 << 20
+"""Bytes of a line whose items are all sent with it; of a longer one they are asked for."""
 
-MAX_LEVELS = 100
-"""Levels of nested values that a page shows."""
+MAX_ITEMS = 200
+"""Items of one reply."""
+
+MAX_SLICE = 1 << 20
+"""Characters of a text in one reply."""
 
 MAX_PREVIEW, MAX_PREVIEWED = 160, 1 << 20
 """Characters of the end of an answer in the table, and the bytes of the longest line read for
@@ -35,29 +40,77 @@ class Reader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        self._recent = RecentLines()
 
-    def rollout(self, row_id: int) -> JsonObject:
-        """The line of a row and where it stands, its long texts cut."""
+    def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
+        """The line of a row and where it stands. The middle of long texts is left out, and so are
+        the items of a long line, unless `is_whole`."""
         number, part, row = self._dataset.locate(row_id)
-        raw, key = part.index.line(row), part.index.key(row)
+        key, line = part.index.key(row), self._line(row_id)
         output = self._dataset.output_of(number)
         labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
-        line = _read_for_people(raw)
-        is_whole = isinstance(line.get("response"), dict)
+        has_response = isinstance(line.get("response"), dict)
+        size, cuts = part.index.columns.lengths[row], Cuts()
+        is_long = size > MAX_WHOLE and not is_whole and has_response
+        shown = {**line, "response": {**line["response"], "output": []}} if is_long else line
+        unfinished = None if has_response else describe_unfinished(output, key, line)
+        known = {"response": {"output": unfinished["turns"]}} if unfinished else line
         return {
             "id": row_id,
             "file": output.name,
-            "unfinished": None if is_whole else _cut(describe_unfinished(output, key, line)),
+            "unfinished": unfinished and Cuts().cut(unfinished),
             "status": status_of(part.index.columns, row),
             "key": key._asdict(),
             "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
-            "size": len(raw),
-            "line": _cut(line),
+            "size": size,
+            "has_items": not is_long,
+            **describe_steps(known),
+            "line": cuts.cut(shown),
+            "cuts": cuts.found,
             "failures": self._failures_of(number, row),
         }
+
+    def items(self, row_id: int, begin: int, end: int) -> JsonObject:
+        """Items of the output of a long line, and where their texts are cut."""
+        output = self._output(row_id)
+        cuts = Cuts()
+        chosen = range(max(0, begin), min(end, begin + MAX_ITEMS, len(output)))
+        items = [cuts.cut(output[at], ("response", "output", at)) for at in chosen]
+        return {"begin": begin, "items": items, "cuts": cuts.found}
+
+    def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
+        """A part of a text of a line; `path` is a JSON list of names and numbers."""
+        try:
+            value: Any = self._line(row_id)
+            for name in orjson.loads(path):
+                value = value[name]
+        except (orjson.JSONDecodeError, TypeError, KeyError, IndexError):
+            raise ConfigError(f"path={path[:200]!r}: the line has nothing there") from None
+        if not isinstance(value, str):
+            raise ConfigError(f"path={path[:200]!r}: it is no text")
+        start, count = max(0, start), max(0, min(count, MAX_SLICE))
+        return {"text": value[start : start + count], "length": len(value)}
+
+    def inside(self, row_id: int, text: str) -> JsonObject:
+        """Where a text stands in a rollout."""
+        return find_inside(self._line(row_id), text)
+
+    def _output(self, row_id: int) -> list[Any]:
+        response = self._line(row_id).get("response")
+        output = response.get("output") if isinstance(response, dict) else None
+        return output if isinstance(output, list) else []
+
+    def _line(self, row_id: int) -> JsonObject:
+        _, part, row = self._dataset.locate(row_id)
+        columns = part.index.columns
+        key = (str(part.index.path), columns.offsets[row], columns.checks[row])
+        if (held := self._recent.get(key)) is None:
+            held = _read_for_people(part.index.line(row))
+            self._recent.keep(key, held)
+        return held
 
     def preview(self, part: Part, row: int) -> str | None:
         """The end of the answer, where the result stands; None for a line that is long or was
@@ -124,8 +177,8 @@ class Reader:
             return {**member, "text": str(failure.get("message", ""))}
         if rollout.group:
             member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
-        member["text"] = _cut(rollout.text)
-        member["prompt"] = _cut(rollout.line.get("responses_create_params"))
+        member["text"] = Cuts().cut(rollout.text)
+        member["prompt"] = Cuts().cut(rollout.line.get("responses_create_params"))
         member["digest"] = digest(said_by(rollout)).hex()
         return member
 
@@ -138,7 +191,7 @@ class Reader:
             return []
         rows = rows_of_task(other.index.columns, key.task_id)
         return [
-            _cut(orjson.loads(other.index.line(each)))
+            Cuts().cut(orjson.loads(other.index.line(each)))
             for each in rows
             if other.index.key(each) == key
         ]
@@ -162,28 +215,8 @@ class Reader:
             labels.remove(what, asked["label"])
         else:
             labels.set(what, asked["label"], asked.get("note") or "")
-        self._dataset.version += 1
+        self._dataset.note_label(number)
         return {"labels": dict(labels.on(what))}
-
-
-def _cut(value: Any, level: int = 0) -> Any:
-    """The value with long texts and deep levels cut; an image, as a data URL or as the result of a
-    generation, stays whole."""
-    if isinstance(value, str):
-        if len(value) <= MAX_TEXT or value.startswith("data:image/"):
-            return value
-        return f"{value[:MAX_TEXT]}\n… {len(value) - MAX_TEXT:,} more characters: see the download"
-    if isinstance(value, list | dict) and level >= MAX_LEVELS:
-        return "… deeper levels: see the download"
-    if isinstance(value, list):
-        return [_cut(each, level + 1) for each in value]
-    if isinstance(value, dict):
-        is_image = value.get("type") == "image_generation_call"
-        return {
-            name: each if is_image and name == "result" else _cut(each, level + 1)
-            for name, each in value.items()
-        }
-    return value
 
 
 def _read_for_people(raw: bytes) -> Any:

@@ -23,6 +23,9 @@ MAX_ROLLOUTS = 2000
 
 MAIN = "main.js"
 
+PLAIN = ("uplot.js", "diff.js", "markdown.js", "katex.js", "highlight.js", "purify.js")
+"""Libraries that are no modules."""
+
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([^"]+)";\n?', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const) (\w+))", re.MULTILINE)
 VENDOR_EXPORT = re.compile(r"export\{([^}]*)\};?\s*$")
@@ -68,7 +71,7 @@ def build_report(viewer: Viewer, command: ViewConfig) -> tuple[JsonObject, int]:
         "about": f"{', '.join(command.inputs)}{': ' if chosen else ''}{chosen}",
         "state": {**state, "rows": len(ids), "version": 0},
         "rows": rows,
-        "rollouts": {row_id: viewer.reader.rollout(row_id) for row_id in ids},
+        "rollouts": {row_id: viewer.reader.rollout(row_id, is_whole=True) for row_id in ids},
         "groups": groups,
         "plots": plots(dataset, ids),
         "histograms": {name: histogram(dataset, ids, name) for name in countable},
@@ -101,7 +104,7 @@ def build_html(report: JsonObject) -> str:
 
 def build_script() -> str:
     """All modules of the page as one script, each a function that returns its exports."""
-    plain = [_read(f"vendor/{name}") for name in ("uplot.js", "diff.js")]
+    plain = [_read(f"vendor/{name}") for name in PLAIN]
     read = 'globalThis.ROLLOUT_REPORT = JSON.parse(document.getElementById("report").textContent);'
     modules: dict[str, str] = {}
     _bundle(MAIN, modules)

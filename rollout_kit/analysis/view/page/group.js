@@ -3,13 +3,14 @@
 import { html, useMemo, useState } from "./vendor/preact-htm.js";
 import { useAnswer } from "./api.js";
 import { cell, count, number, rewardClass } from "./format.js";
-import { Text, textOf } from "./items.js";
+import { textOf } from "./items.js";
+import { Text } from "./texts.js";
 import { useKeys } from "./keys.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
 import { useRollout } from "./rollout.js";
 
-export function GroupView({ place, version }) {
-  const { rollout, error: missing } = useRollout(place, version);
+export function GroupView({ place, state, version }) {
+  const { rollout, error: missing } = useRollout(place, state);
   const { found: group, error: wrong } = useAnswer(rollout ? "/api/group" : "", { id: rollout?.id }, version);
   const [chosen, setChosen] = useState([]);
   const merged = useMemo(() => merge(group?.members ?? []), [group]);

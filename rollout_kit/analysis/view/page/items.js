@@ -1,23 +1,10 @@
-// The items of a rollout: messages, reasoning, tool calls beside their outputs. All text of a model
-// is shown as text; images are shown only from data in the message itself.
+// The items of a rollout: messages, reasoning, tool calls beside their outputs. Images are shown only
+// from data in the message itself.
 
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useContext } from "./vendor/preact-htm.js";
 import { number } from "./format.js";
-
-const SHOWN_CHARS = 8000;
-
-/** A long text, folded. */
-export function Text({ text, plain }) {
-  const [isWhole, setWhole] = useState(false);
-  const isLong = text.length > SHOWN_CHARS;
-  const shown = isLong && !isWhole ? text.slice(0, SHOWN_CHARS) : text;
-  return html`<div class=${plain ? "text plain" : "text"} tabindex="0">${shown}${
-    isLong &&
-    html`<button class="more" onClick=${() => setWhole(!isWhole)}>
-      ${isWhole ? "show less" : `show ${number(text.length - SHOWN_CHARS)} more characters`}
-    </button>`
-  }</div>`;
-}
+import { Asked, Markdown, Returned } from "./rich.js";
+import { Copy, Reading, Text, pretty } from "./texts.js";
 
 export function partsOf(content) {
   if (content === null || content === undefined) return [];
@@ -46,7 +33,7 @@ export function textOf(content) {
     .join("\n");
 }
 
-function Content({ content, showTokens, show = (text) => text }) {
+function Content({ content, showTokens, Show = Markdown }) {
   return partsOf(content).map((part) => {
     if (part.image) {
       return part.image.startsWith("data:image/")
@@ -54,7 +41,7 @@ function Content({ content, showTokens, show = (text) => text }) {
         : html`<p class="note">An image at ${part.image} is not loaded.</p>`;
     }
     if (showTokens && part.logprobs?.length) return html`<${Tokens} tokens=${part.logprobs} />`;
-    return html`<${Text} text=${show(part.text)} />`;
+    return html`<${Show} text=${part.text} />`;
   });
 }
 
@@ -127,15 +114,6 @@ function joined(items) {
     );
 }
 
-function pretty(text) {
-  if (typeof text !== "string") return JSON.stringify(text, null, 2) ?? "";
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
 export function Items({ items, hidden, showTokens }) {
   return joined(items)
     .filter(({ item }) => !hidden.includes(kindOf(item)))
@@ -143,26 +121,43 @@ export function Items({ items, hidden, showTokens }) {
 }
 
 function Item({ item, output, showTokens }) {
+  const { isPrinting, found } = useContext(Reading);
   const kind = kindOf(item);
   const tokens = showTokens && tokensOf(item);
+  const content = html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`;
   return html`<article class=${`item ${kind}`}>
-    <h3>${headOf(item)}</h3>
+    <h3>${headOf(item)} ${isCall(item) && html`<${Copy} name="copy the call" text=${() => copied(item)} />`}</h3>
     ${tokens
       ? html`<${Tokens} tokens=${tokens} />`
       : isCall(item)
         ? html`<div class="call">
-            <${Text} text=${pretty(askedBy(item))} />
+            <div class="asked"><${Asked} text=${askedBy(item)} tool=${item.name ?? item.type} /></div>
             <div class="output"><${Output} call=${item} output=${output} /></div>
           </div>`
         : isOutput(item)
           ? html`<${Results} item=${item} />`
-          : html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`}
+          : kind === "reasoning"
+            ? html`<details open=${isPrinting || Boolean(found)}><summary>reasoning, ${number(textOf(contentOf(item)).length)} characters</summary>${content}</details>`
+            : content}
     ${(item.user_calls ?? []).map(
       (call) => html`<h4>the user called ${call.name}</h4>
-        <${Text} text=${pretty(call.arguments)} />
-        <${Content} content=${call.output} show=${pretty} />`,
+        <${Asked} text=${call.arguments} tool=${call.name} />
+        <${Content} content=${call.output} Show=${Returned} />`,
     )}
   </article>`;
+}
+
+/** What a copied call is: the command of a shell as it stands, else its arguments. */
+function copied(item) {
+  const asked = askedBy(item);
+  const text = typeof asked === "string" ? asked : JSON.stringify(asked, null, 2);
+  try {
+    const { command, cmd } = JSON.parse(text);
+    if (typeof (command ?? cmd) === "string") return command ?? cmd;
+  } catch {
+    // it is no JSON
+  }
+  return pretty(text);
 }
 
 function headOf(item) {
@@ -199,7 +194,7 @@ function Results({ item }) {
     const value = item[name];
     const isImage = item.type === "image_generation_call" && name === "result";
     const content = isImage ? [{ image_url: `data:image/png;base64,${value}` }] : typeof value === "boolean" ? String(value) : value;
-    return html`<h4>${name}</h4><${Content} content=${content} show=${pretty} />`;
+    return html`<h4>${name}</h4><${Content} content=${content} Show=${Returned} />`;
   });
 }
 

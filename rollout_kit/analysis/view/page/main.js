@@ -51,7 +51,8 @@ function Page() {
   useKeys((event) => {
     const target = { "/": "search", f: "where" }[event.key];
     if (target) {
-      document.querySelector(`input[name=${target}]`)?.focus();
+      const inside = event.key === "/" && document.querySelector("input[name=inside]");
+      (inside || document.querySelector(`input[name=${target}]`))?.focus();
       event.preventDefault();
     } else if (event.key === "?") setHelp((each) => !each);
   });
@@ -94,13 +95,15 @@ function Notes({ state }) {
   const notes = state.files.flatMap((file) =>
     Object.entries(file.left_out).map(([reason, number]) => `${file.name}: left out: ${number.toLocaleString("en")} (${reason})`),
   );
-  notes.unshift(...state.files.filter((file) => file.problem).map((file) => `${file.problem}; its rows so far are shown`));
+  notes.unshift(...state.files.filter((file) => file.problem).map((file) => `${file.problem}${file.rollouts ? "; its rows so far are shown" : ""}`));
   return notes.map((note) => html`<p class="note warning">${note}</p>`);
 }
 
 function Help({ columns }) {
   return html`<section class="help" aria-label="help">
-    <p><b>Keys:</b> j and k or the arrows step, Enter opens, Esc goes back to the table, g shows all rollouts of a task, / searches, f filters, ? closes this.</p>
+    <p><b>Keys:</b> j and k or the arrows step, Enter opens, / searches, f filters, ? closes this.</p>
+    <p><b>In a rollout:</b> j and k step by turn, o opens or folds it, n and N go to the next and the last finding, g goes to a turn, / searches inside,
+      r shows texts as they stand, ← and → step to the neighbours, t shows all rollouts of the task, Esc goes back to the table.</p>
     <p><b>Filter:</b> Python's comparisons over ${columns.map((column) => html`<code>${column.name}</code> `)}
       <code>status</code> <code>task_id</code> <code>arm</code> <code>file</code> <code>text</code> and the fields of the line:${" "}
       <code>${'reward < 0.5 and finish_reason == "length"'}</code>, <code>"timeout" in text</code>, <code>extracted_answer == null</code>.</p>

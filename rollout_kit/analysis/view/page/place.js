@@ -16,18 +16,26 @@ const NAMES = [
   "second",
   "by",
   "column",
+  "turn",
 ];
 
 export function readPlace() {
   const query = new URLSearchParams(location.search || location.hash.slice(1));
+  const { turn } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (turn) query.set("turn", turn);
   return Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
 }
 
 export function addressOf(place) {
   const query = new URLSearchParams();
-  for (const name of NAMES) if (place[name]) query.set(name, place[name]);
-  const mark = globalThis.ROLLOUT_REPORT ? "#" : "?";
-  return `${mark}${query}`;
+  const isReport = Boolean(globalThis.ROLLOUT_REPORT);
+  for (const name of NAMES) if (place[name] && (isReport || name !== "turn")) query.set(name, place[name]);
+  return isReport ? `#${query}` : `?${query}${place.turn ? `#turn=${place.turn}` : ""}`;
+}
+
+/** Writes into the address which turn is in sight. */
+export function noteTurn(place, turn) {
+  history.replaceState(null, "", addressOf({ ...place, turn: String(turn) }));
 }
 
 export function go(place, { replace = false } = {}) {

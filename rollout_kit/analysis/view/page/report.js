@@ -5,6 +5,7 @@ export function answerFromReport(report, path, params) {
     "/api/state": () => report.state,
     "/api/rows": () => chosenRows(report, params),
     "/api/rollout": () => found(report.rollouts[params.id], params.id),
+    "/api/inside": () => inside(found(report.rollouts[params.id], params.id), params.text.toLowerCase()),
     "/api/group": () => group(report, params.id),
     "/api/neighbours": () => neighbours(report, params),
     "/api/histogram": () => histogram(report, params),
@@ -82,4 +83,31 @@ function histogram(report, params) {
   const found = report.histograms[params.column];
   if (!found) throw new Error(`the report has no histogram of ${params.column}`);
   return found;
+}
+
+/** Where a text stands in a rollout, as the server says it. */
+function inside(rollout, text) {
+  const hits = [];
+  const { line, steps = [] } = rollout;
+  const { responses_create_params: params, response, ...rest } = line;
+  const add = (turn, value) => {
+    for (const held of strings(value)) {
+      const low = held.toLowerCase();
+      for (let at = low.indexOf(text); text && at >= 0; at = low.indexOf(text, at + text.length)) {
+        hits.push({ turn, item: 0, excerpt: held.slice(Math.max(0, at - 60), at + text.length + 60) });
+      }
+    }
+  };
+  add(0, [params?.instructions, params?.input]);
+  for (const step of steps) add(step.number, (response?.output ?? []).slice(step.begin, step.end));
+  add(-1, rest);
+  return { hits: hits.slice(0, 2000), total: hits.length };
+}
+
+const HIDDEN = new Set(["type", "role", "status", "id", "call_id", "kind", "schema", "agent_ref"]);
+
+function strings(value) {
+  if (typeof value === "string") return [value];
+  if (!value || typeof value !== "object") return [];
+  return Object.entries(value).flatMap(([name, each]) => (HIDDEN.has(name) ? [] : strings(each)));
 }

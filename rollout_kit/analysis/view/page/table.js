@@ -7,6 +7,7 @@ import { cell, rewardClass } from "./format.js";
 import { useKeys } from "./keys.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
 import { Histogram } from "./plots.js";
+import { rememberedRow, rememberRow } from "./position.js";
 
 const ROW = 28;
 const MAX_HEIGHT = 8_000_000;
@@ -104,7 +105,8 @@ export function TableView({ place, state }) {
   const [chosen, setChosen] = useState(stored);
   const all = columnsOf(state);
   const columns = (chosen ?? usualColumns(state)).filter((name) => all.includes(name));
-  const [selected, setSelected] = useState(0);
+  const [selected, setSelected] = useState(rememberedRow(query));
+  const isPlaced = useRef(selected === 0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const scroller = useRef(null);
@@ -125,7 +127,13 @@ export function TableView({ place, state }) {
     if (wanted < first) scrollTo(wanted);
     else if (wanted >= first + visible) scrollTo(wanted - visible + 1);
   };
+  useEffect(() => {
+    if (isPlaced.current || rows.total <= selected || !whole) return;
+    isPlaced.current = true;
+    scrollTo(selected - Math.floor(visible / 2));
+  }, [rows.total, whole]);
   const open = (number) => {
+    rememberRow(query, number);
     const row = rows.row(number);
     if (row) go(rolloutPlace(place, row));
   };

@@ -1,0 +1,115 @@
+"""The steps of a rollout as the page lists them, its items on demand, and a search in it."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...responses import as_object
+from ...types import JsonObject
+from ..behaviour.findings import find_all
+from ..behaviour.steps import TurnStep, first_argument, read_steps, shorten
+
+MAX_HITS = 2000
+"""Places of a search that are listed; all are counted."""
+
+AROUND = 60
+"""Characters before and behind a place that is listed."""
+
+MAX_FINDINGS = 2000
+"""Findings that a page lists."""
+
+
+def describe_steps(line: Mapping[str, Any]) -> JsonObject:
+    """`steps` are the heads of the turns, `findings` what is conspicuous in them."""
+    findings = find_all(line)
+    return {
+        "steps": [_describe(step) for step in read_steps(line)],
+        "findings": [each._asdict() for each in findings[:MAX_FINDINGS]],
+        "num_findings": len(findings),
+    }
+
+
+def _describe(step: TurnStep) -> JsonObject:
+    call = {name: value for name, value in step.call._asdict().items() if value is not None}
+    call.pop("to", None)
+    return {
+        "number": step.number,
+        "begin": step.begin,
+        "end": step.end,
+        "says": shorten(step.text),
+        "reasons": step.reasons,
+        "tools": [
+            {
+                "name": shorten(tool.name, 60),
+                "argument": first_argument(tool.arguments),
+                "is_error": tool.is_error,
+                "has_output": tool.output is not None,
+            }
+            for tool in step.tools
+        ],
+        **call,
+    }
+
+
+class RecentLines:
+    """The lines that were read last, so that the parts of a long one are not parsed again."""
+
+    def __init__(self, most: int = 2) -> None:
+        self._most = most
+        self._held: OrderedDict[Any, JsonObject] = OrderedDict()
+
+    def get(self, key: Any) -> JsonObject | None:
+        """The line that was kept under a key."""
+        if (found := self._held.get(key)) is not None:
+            self._held.move_to_end(key)
+        return found
+
+    def keep(self, key: Any, line: JsonObject) -> None:
+        """Keep a line, and let go of the oldest."""
+        self._held[key] = line
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+
+def find_inside(line: Mapping[str, Any], text: str) -> JsonObject:
+    """Where a text stands in a rollout, whatever its case: `hits` of (turn, item, excerpt), and
+    the number of all. Turn 0 is the task, turn -1 the rest of the line."""
+    wanted, hits, total = text.lower(), [], 0
+    for turn, item, held in _texts(line):
+        low, at = held.lower(), 0
+        while wanted and (at := low.find(wanted, at)) >= 0:
+            total += 1
+            if len(hits) < MAX_HITS:
+                begin, end = max(0, at - AROUND), at + len(wanted) + AROUND
+                hits.append({"turn": turn, "item": item, "excerpt": held[begin:end]})
+            at += len(wanted)
+    return {"hits": hits, "total": total}
+
+
+def _texts(line: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
+    params = as_object(line.get("responses_create_params"))
+    asked = [params.get("instructions"), params.get("input")]
+    yield from ((0, 0, text) for text in _strings(asked))
+    output = as_object(line.get("response")).get("output")
+    items: Sequence[Any] = output if isinstance(output, list) else []
+    for step in read_steps(line):
+        for at in range(step.begin, step.end):
+            yield from ((step.number, at, text) for text in _strings(items[at]))
+    known = ("responses_create_params", "response")
+    rest = {name: value for name, value in line.items() if name not in known}
+    yield from ((-1, 0, text) for text in _strings(rest))
+
+
+HIDDEN = frozenset({"type", "role", "status", "id", "call_id", "kind", "schema", "agent_ref"})
+
+
+def _strings(value: Any, level: int = 0) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list) and level < 100:
+        for each in value:
+            yield from _strings(each, level + 1)
+    elif isinstance(value, dict) and level < 100:
+        for name, each in value.items():
+            if name not in HIDDEN:
+                yield from _strings(each, level + 1)
