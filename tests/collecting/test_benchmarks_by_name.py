@@ -14,6 +14,8 @@ from workplace import ROOT
 
 import rollout_kit as rk
 from rollout_kit.collecting.data.benchmarks.prepared import check_definition, prepare_rows
+from rollout_kit.collecting.data.mapping import Mapping
+from rollout_kit.collecting.data.row_texts import RowTexts
 from rollout_kit.config.benchmarks.definition import (
     Definition,
     list_definitions,
@@ -356,3 +358,13 @@ def test_other_rows_beside_a_benchmark_are_refused(hub: Hub, tmp_path: Path):
     done = collect(tmp_path, hub, *words)
     assert done.returncode == 1
     assert "input_jsonl_fpath and benchmark were both given" in done.stderr
+
+
+def test_only_fields_of_a_mapping_are_put_into_objects():
+    mapping = Mapping.model_validate({"fields": {"a.b": "x.y", "question": "q"}, "keep": True})
+    texts = RowTexts()
+    made = mapping.build_task({"x.y": 1, "q": "?", "c.d": 2}, texts)
+    assert made["a"] == {"b": 1}
+    assert made["c.d"] == 2
+    with pytest.raises(ValueError, match=r"'a\.b': 'a' is no object"):
+        mapping.build_task({"x.y": 1, "q": "?", "a": "text"}, texts)

@@ -139,19 +139,20 @@ class Mapping(BaseModel):
             params = prompt.apply(params, {**row, **found})
         kept = row if self.keep else {}
         own = {name: value for name, value in found.items() if not name.startswith("_")}
-        return _nest({"responses_create_params": params, **_drop_params(kept), **own})
+        task = {"responses_create_params": params, **_drop_params(kept)}
+        for name, value in own.items():
+            _put(task, name.split("."), value)
+        return task
 
 
-def _nest(task: JsonObject) -> JsonObject:
-    """The fields, of which `a.b` is the field `b` of the object `a`."""
-    found: JsonObject = {}
-    for name, value in task.items():
-        *outer, last = name.split(".")
-        place = found
-        for each in outer:
-            place = place.setdefault(each, {})
-        place[last] = value
-    return found
+def _put(task: JsonObject, names: Sequence[str], value: Any) -> None:
+    """Set a field of a task, or one inside an object of it; ValueError if that is no object."""
+    *outer, last = names
+    for name in outer:
+        task = task.setdefault(name, {})
+        if not isinstance(task, dict):
+            raise ValueError(f"'{'.'.join(names)}': '{name}' is no object")
+    task[last] = value
 
 
 def get_shape(name: str) -> JsonObject:

@@ -36,7 +36,7 @@ def open_rows(listed: ListedDataset, *, should_download: bool) -> tuple[str, Ite
     """Return the origin of a dataset and its rows; raise ConfigError if it cannot be found."""
     entry = listed.entry
     if entry.jsonl_fpath and (path := registry.resolve_path(entry.jsonl_fpath)):
-        return str(path), _read_file(path)
+        return str(path), read_file(path)
     if entry.hub is not None:
         if not should_download:
             raise ConfigError(f"{listed}: no local file, and should_download is false")
@@ -77,7 +77,8 @@ def _parse_hub(name: str) -> HuggingFace:
         raise ConfigError("\n".join(lines)) from None
 
 
-def _read_file(path: Path) -> Iterator[Row]:
+def read_file(path: Path) -> Iterator[Row]:
+    """The rows of a file of JSON lines or a table."""
     for number, raw in number_lines(path):
         try:
             content = orjson.loads(raw)
@@ -97,7 +98,7 @@ def _read_hub(listed: ListedDataset | str, hub: HuggingFace) -> Iterator[Row]:
             path = _import_library("huggingface_hub", listed).hf_hub_download(
                 hub.repo_id, hub.artifact_fpath, repo_type="dataset", revision=hub.revision
             )
-            yield from _read_file(Path(path))
+            yield from read_file(Path(path))
             return
         stream = library.load_dataset(
             hub.repo_id,

@@ -5,14 +5,17 @@
 `collecting/data/benchmarks`.
 """
 
+import hashlib
 import os
 import re
 from pathlib import Path
 from typing import Literal
 
+import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..._version import __version__
 from ...errors import ConfigError, suggest
 from ...serving import registry
 from ...types import JsonObject
@@ -123,12 +126,6 @@ def find_place(name: str, cwd: Path | None) -> Path | None:
 
 def rows_file(definition: Definition) -> Path:
     """Where its rows are, or will be. Another source or mapping has another file."""
-    import hashlib  # not needed without a benchmark
-
-    import orjson
-
-    from ..._version import __version__
-
     about = [definition.source, definition.mapping, __version__]
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return cache_folder() / f"{definition.name}-{digest[:12]}.jsonl"

@@ -7,15 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from ....errors import ConfigError, how_to_install
-from ....store.input import number_lines
 from ....types import JsonObject
 from ..entries import HuggingFace
+from ..rows import read_file
 
 EXTRA = "rollout-kit[benchmarks]"
 
@@ -43,7 +41,8 @@ def read_hub_files(
         raise
     except Exception as error:  # many types: no network, unknown dataset or revision, gated dataset
         raise ConfigError(f"{name}: {_explain(error, origin, gated)}") from error
-    return _read_files([Path(path) for path in paths]), about.sha
+    files_of = (read_objects(Path(path), Path(path).name) for path in paths)
+    return chain.from_iterable(files_of), about.sha
 
 
 def choose_files(names: Sequence[str], origin: HuggingFace, name: str) -> list[str]:
@@ -93,10 +92,9 @@ def _explain(error: Exception, origin: HuggingFace, gated: str | None) -> str:
     )
 
 
-def _read_files(paths: Sequence[Path]) -> Iterator[JsonObject]:
-    for path in paths:
-        for number, line in number_lines(path):
-            row: Any = orjson.loads(line)
-            if not isinstance(row, dict):
-                raise ConfigError(f"{path.name}:{number}: not a JSON object")
-            yield row
+def read_objects(path: Path, name: str) -> Iterator[JsonObject]:
+    """The rows of a file that a publisher calls `name`; ConfigError if one is none."""
+    for row in read_file(path):
+        if row.content is None:
+            raise ConfigError(f"{name}:{row.number}: {row.problem}")
+        yield row.content

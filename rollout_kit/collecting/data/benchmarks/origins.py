@@ -27,10 +27,9 @@ from ....config.benchmarks.definition import Definition, cache_folder
 from ....config.fields import problems
 from ....errors import ConfigError
 from ....store.files import write_atomically
-from ....store.input import number_lines
 from ....types import JsonObject, Say
 from ..entries import HuggingFace
-from .hub_files import read_hub_files
+from .hub_files import read_hub_files, read_objects
 
 CHUNK = 1 << 20
 
@@ -195,11 +194,7 @@ def _read_rows(raw: bytes, name: str, inside: Inside) -> Iterator[JsonObject]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(name).name
         path.write_bytes(raw)
-        for number, line in number_lines(path):
-            row = orjson.loads(line)
-            if not isinstance(row, dict):
-                raise ConfigError(f"{name}:{number}: not a JSON object")
-            yield row
+        yield from read_objects(path, name)
 
 
 def _read_json(found: Any, name: str, inside: Inside) -> Iterator[JsonObject]:

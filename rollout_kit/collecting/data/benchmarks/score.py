@@ -1,6 +1,8 @@
 """The published metric of a benchmark, from the metrics of a run."""
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ....config.benchmarks.asked import THEIRS
@@ -17,7 +19,13 @@ def find_definition(command: Command) -> Definition | None:
     """The definition that a run is of; None if it is of none of ours."""
     name = str(getattr(command, "benchmark", None) or THEIRS)
     is_own = getattr(command, "input_jsonl_fpath", None) and not name.startswith(THEIRS)
-    return read_definition(name) if is_own else None
+    return _read_once(name, Path.cwd()) if is_own else None
+
+
+@cache
+def _read_once(name: str, cwd: Path) -> Definition:
+    """The definition as it was when a run began: metrics are written many times."""
+    return read_definition(name, cwd)
 
 
 def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
