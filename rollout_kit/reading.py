@@ -233,3 +233,11 @@ def sync_folder(path: Path) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def cache_folder() -> Path | None:
+    """Where readers keep what they have derived from files; None without a home folder, as under a
+    user id that the system does not know."""
+    with suppress(RuntimeError):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollout_kit"
+    return None

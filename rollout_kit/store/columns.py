@@ -466,11 +466,3 @@ def _chunks(stream: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
     return CHUNK.pack(kind, len(content), crc32(content)) + content
-
-
-def cache_folder() -> Path | None:
-    """Where readers keep what they have derived from files; None without a home folder, as under a
-    user id that the system does not know."""
-    with suppress(RuntimeError):
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollout_kit"
-    return None

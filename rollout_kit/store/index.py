@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from zlib import crc32
 
 from ..errors import ConfigError
-from ..reading import MAX_STORED, iterate_lines
+from ..reading import MAX_STORED, cache_folder, iterate_lines
 from ..types import Key, Rollout
 from .columns import (
     COUNTS,
@@ -44,7 +44,6 @@ from .columns import (
     IndexFile,
     Score,
     State,
-    cache_folder,
 )
 from .compact import Keys, hex_number
 from .files import OutputPaths

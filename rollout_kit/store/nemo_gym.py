@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from ..errors import ConfigError
+from ..reading import cache_folder
 from ..serving.nemo_gym.rows import flatten
 from ..types import JsonObject, Key, Task
-from .columns import cache_folder
 from .input import number_lines
 from .lines import build_line, with_verdict
 from .tasks import agent_name_of, task_id_of

@@ -185,7 +185,7 @@ def find_cut(scanned: Scanned) -> Iterator[TurnFinding]:
 def find_edited_tests(scanned: Scanned) -> Iterator[TurnFinding]:
     """A call that changes a file of tests."""
     for step, tool in scanned.uses():
-        if path := next(filter(_is_test, changed_paths(tool)), ""):
+        if path := next(filter(_is_test, find_changes(tool)), ""):
             yield TurnFinding(
                 "tests_edited", step.number, f"{tool.name} changes {shorten(path, 100)}"
             )
@@ -197,7 +197,7 @@ def find_unseen(scanned: Scanned) -> Iterator[TurnFinding]:
     seen = _text_of_input(params)
     for step, tool in scanned.uses():
         is_new = "create" in tool.name.lower() or "write" in tool.name.lower()
-        for path in () if is_new else changed_paths(tool):
+        for path in () if is_new else find_changes(tool):
             if "/" + path.rsplit("/", 1)[-1] not in seen and path.rsplit("/", 1)[-1] not in seen:
                 text = f"{tool.name} changes {shorten(path, 100)}, which nothing named before"
                 yield TurnFinding("unseen_file", step.number, text)
@@ -304,7 +304,7 @@ def _mark_in(text: str, marks: Sequence[str]) -> str:
     return next((mark for mark in marks if mark in low), "")
 
 
-def changed_paths(tool: ToolUse) -> Iterator[str]:
+def find_changes(tool: ToolUse) -> Iterator[str]:
     """The files that a call changes, as far as its arguments name them."""
     name, found = tool.name.lower(), parse_json(tool.arguments)
     given: JsonObject = found if isinstance(found, dict) else {"input": tool.arguments}

@@ -6,7 +6,6 @@
 """
 
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..._version import __version__
 from ...errors import ConfigError, suggest
+from ...reading import cache_folder
 from ...serving import registry
 from ...types import JsonObject
 from ..fields import problems, show_value
@@ -128,10 +128,11 @@ def rows_file(definition: Definition) -> Path:
     """Where its rows are, or will be. Another source or mapping has another file."""
     about = [definition.source, definition.mapping, __version__]
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return cache_folder() / f"{definition.name}-{digest[:12]}.jsonl"
+    return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 
 
-def cache_folder() -> Path:
-    """Where the rows of benchmarks are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "rollout_kit" / "benchmarks"
+def keep_folder() -> Path:
+    """Where the rows of benchmarks are kept; ConfigError without a home folder."""
+    if (folder := cache_folder()) is None:
+        raise ConfigError("benchmark: there is no home folder: set XDG_CACHE_HOME to a folder")
+    return folder / "benchmarks"

@@ -82,7 +82,7 @@ class Memory:
             sockets += max(0, lines - 1) * TCP_BYTES
         return sockets + sum(self._measure_pages(each, with_files=True) for each in family)
 
-    def used_ticks(self, family: list[str]) -> int:
+    def count_ticks(self, family: list[str]) -> int:
         """CPU time that these processes have used, in ticks; cheap, unlike their memory."""
         total = 0
         for process in family:

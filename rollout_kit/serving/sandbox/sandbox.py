@@ -67,7 +67,7 @@ class Sandbox:
         task: Path | None = None,
     ) -> None:
         self.versions = {} if container else _find_versions(packages)
-        places = [place for name in self.versions for place in _find_places(name)]
+        places = [place for name in self.versions for place in find_places(name)]
         self._paths = [*(str(folder.resolve()) for folder in folders), PACKAGES, *places]
         self._unsafe = unsafe
         self._kind = "isolated"
@@ -174,7 +174,7 @@ def _find_versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _find_places(package: str) -> list[str]:
+def find_places(package: str) -> list[str]:
     """What an installed package consists of: folders and files, with those of libraries that its
     wheel has brought."""
     whole = distribution(package)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ....config.benchmarks.definition import Definition, cache_folder
+from ....config.benchmarks.definition import Definition, keep_folder
 from ....config.fields import problems
 from ....errors import ConfigError
 from ....store.files import write_atomically
@@ -111,7 +111,7 @@ def parse_origin(definition: Definition) -> HuggingFace | PythonPackage | FileOf
 
 def fetch_wheel(package: str, version: str, say: Say) -> Path:
     """The wheel of a package, downloaded once; ConfigError if the registry has none."""
-    folder = cache_folder() / "packages"
+    folder = keep_folder() / "packages"
     stem = f"{package.replace('-', '_')}-{version}-"
     if found := sorted(folder.glob(f"{stem}*.whl")):
         return found[0]

@@ -17,7 +17,7 @@ from ....errors import ConfigError
 from ..keeper import ROOT
 from ..limits import SandboxError
 from ..pipes import sealed
-from ..sandbox import _find_places, with_requirements
+from ..sandbox import find_places, with_requirements
 from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
 from .ground import OPT_PACKAGES
 from .output import HeadAndTail, Screen, Stream
@@ -68,7 +68,7 @@ class Sessions:
         self._ready: list[ShellSession] = []
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
-        places = [place for name in dict.fromkeys(names) for place in _find_places(name)]
+        places = [place for name in dict.fromkeys(names) for place in find_places(name)]
         self._words = [str(root or ""), *places]
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
         self._process: subprocess.Popen[bytes] | None = None

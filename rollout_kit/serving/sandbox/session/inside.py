@@ -268,7 +268,7 @@ class FirstProcess:
         kernel.drop_capabilities(KEPT)
         seccomp.install(in_session=True)
         with open(3, "wb") as out:
-            patch.write_patch(self._layers.changed(), request["only"], request["most"], out)
+            patch.write_patch(self._layers.list_changes(), request["only"], request["most"], out)
         return 0
 
     def _confine(self) -> None:

@@ -39,7 +39,7 @@ class Layers:
     def upper(self, number: int) -> str:
         return f"{LAYERS}/{self.generation}/{number}/upper"
 
-    def changed(self) -> list[tuple[str, list[str]]]:
+    def list_changes(self) -> list[tuple[str, list[str]]]:
         """Each place with the folders that lie above its start, the newest first."""
         found = []
         for number, place in enumerate(self._overlays):

@@ -226,7 +226,7 @@ class Warden:
         began = time.monotonic()
         first = str(session.pid)
         family = self._memory.find_family(first)
-        ticks = self._memory.used_ticks(family)
+        ticks = self._memory.count_ticks(family)
         if ticks == session.ticks:
             session.pause_s = min(LONGEST_S, session.pause_s * 2)
         else:
