@@ -16,6 +16,7 @@ from ..store.outputs import distinct_files_of
 from ..store.rollouts import Candidate, choose
 from ..store.scope import arm_of_key
 from ..types import JsonObject
+from .benchmark_table import scored_in
 from .export.source import RolloutSource
 from .metrics.paired import Paired, Side, Sides, compare, correct_holm
 from .paper import Measured, write_paper
@@ -51,6 +52,11 @@ class File:
     @property
     def name(self) -> str:
         return self.sides.own.name
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark that it is of, or empty."""
+        return scored.name if (scored := scored_in(self.path)) else ""
 
     def names(self) -> JsonObject:
         """The agents, models, verifiers and fingerprints of its rollouts, as far as known."""
@@ -166,9 +172,8 @@ def compare_files(command: CompareConfig) -> JsonObject:
     if command.labels and command.paper is None:
         raise ConfigError("labels: they name the runs of a paper: add +paper=paper/")
     files, again = read_files(command)
-    first, *others = files
     pairs = []
-    for other in others:
+    for first, other in pair_up(files):
         found = _compare_sides(first, other)
         if not found:
             names = f"{first.name} and {other.name}"
@@ -194,11 +199,27 @@ def compare_files(command: CompareConfig) -> JsonObject:
     if left_out := {str(file.path): dict(file.left_out) for file in files if file.left_out}:
         found["left_out"] = left_out
     if command.paper is not None:
-        measured = [Measured(file.name, sorted(file.agents), file.sides.own) for file in files]
+        measured = [
+            Measured(file.name, sorted(file.agents), file.sides.own, scored_in(file.path))
+            for file in files
+        ]
         folder = command.paper.expanduser()
         found["paper"] = write_paper(folder, measured, command.labels, command.pass_threshold)
     _correct(pairs)
     return {**found, "files": described, "pairs": pairs}
+
+
+def pair_up(files: Sequence[File]) -> list[tuple[File, File]]:
+    """The first file with each of the others; of several benchmarks, those of each benchmark."""
+    by_benchmark: dict[str, list[File]] = {}
+    for file in files:
+        by_benchmark.setdefault(file.benchmark, []).append(file)
+    if len(by_benchmark) == 1 or "" in by_benchmark:
+        by_benchmark = {"": list(files)}
+    alone = [name for name, each in by_benchmark.items() if len(each) < 2]
+    if len(alone) == len(by_benchmark):
+        raise ConfigError(f"each benchmark has one file: {', '.join(alone)}; name two of each")
+    return [(first, other) for first, *others in by_benchmark.values() for other in others]
 
 
 def _correct(pairs: Sequence[JsonObject]) -> None:

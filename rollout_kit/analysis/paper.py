@@ -12,6 +12,7 @@ from statistics import fmean
 
 from ..errors import ConfigError, OutputError
 from ..store.files import write_atomically
+from .benchmark_table import Scored, tabulate_runs, tabulate_scores
 from .drawing import Point, Whisker, draw_lines, draw_whiskers
 from .metrics.paired import Paired, Side, compare, correct_holm, interval_of_mean
 from .paper_tables import Table, csv_text, latex_text, markdown_text
@@ -34,6 +35,8 @@ class Measured:
     name: str
     agents: Sequence[str]
     side: Side
+    scored: Scored | None = None
+    """Its score, if it is of a benchmark."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ def write_paper(
     written, if there is nothing to show."""
     runs = arrange_runs(files, labels)
     tables = {"rewards": tabulate_rewards(runs)}
+    if scored := [each.scored for each in files if each.scored]:
+        tables |= {"benchmarks": tabulate_scores(scored), "benchmark_runs": tabulate_runs(scored)}
     if compared := compare_runs(runs):
         tables["comparisons"] = tabulate_comparisons(runs[0].name, compared)
     figures = {"rewards": draw_rewards(runs)}
@@ -114,7 +119,9 @@ def arrange_runs(files: Sequence[Measured], labels: Sequence[str]) -> list[Paper
 
 
 def _short_names(files: Sequence[Measured]) -> list[str]:
-    """Names without folders and suffix, where they differ so."""
+    """Names without folders and suffix, where they differ so; of benchmarks, the models."""
+    if all(each.scored for each in files) and len({each.agents[0] for each in files}) > 1:
+        return [each.scored.model for each in files if each.scored]
     short = [Path(file.name).name.removesuffix(".jsonl") for file in files]
     many = Counter(short)
     return [each if many[each] == 1 else file.name for each, file in zip(short, files, strict=True)]

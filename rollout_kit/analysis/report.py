@@ -17,6 +17,7 @@ from ..store.filters.expression import filtering
 from ..store.lines import now_text
 from ..store.tasks import find_earlier_inputs
 from ..types import Rollout
+from .benchmark_table import scored_in, tabulate_runs, tabulate_scores
 from .comparison import conclude, format_difference
 from .drawing import Point, Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
@@ -77,7 +78,10 @@ def write_report(command: ReportConfig) -> str:
     write_page(target, build_page(files, command.title, command.where or ""))
     paper: list[str] = []
     if command.paper is not None:
-        measured = [Measured(each.name, _agents_of(each), each.sides.own) for each in files]
+        measured = [
+            Measured(each.name, _agents_of(each), each.sides.own, scored_in(each.path))
+            for each in files
+        ]
         paper = write_paper(command.paper.expanduser(), measured, command.labels, threshold)
     number = number_of(sum(each.whole.rollouts for each in files), "rollout")
     written = f"{target}: {number} of {number_of(len(files), 'file')}"
@@ -94,6 +98,7 @@ def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
     sections = (
         _note(f"Rollouts where <code>{escape(where)}</code>") if where else "",
+        _benchmarks(files),
         _headline(files) + "".join(_note(escape(each)) for each in _left_out(files)),
         _comparison(files),
         _parts(files),
@@ -148,9 +153,25 @@ def _headline(files: Sequence[Facts]) -> str:
     )
 
 
+def _benchmarks(files: Sequence[Facts]) -> str:
+    """The scores of benchmarks by model, and what they depend on."""
+    scored = [found for each in files if (found := scored_in(each.path))]
+    if not scored:
+        return ""
+    scores, runs = tabulate_scores(scored), tabulate_runs(scored)
+    tables = [_table(each.head, map(list, each.rows)) for each in (scores, runs)]
+    return f"<h2>Benchmarks</h2>{''.join(tables)}{_note(escape(runs.about))}"
+
+
 def _comparison(files: Sequence[Facts]) -> str:
-    """The first file with each of the others, paired by task."""
+    """The first file with each of the others, paired by task, if they have tasks in common."""
     first, *others = files
+    own = first.sides.own.tasks.keys() | first.sides.group.tasks.keys()
+    others = [
+        each
+        for each in others
+        if own & (each.sides.own.tasks.keys() | each.sides.group.tasks.keys())
+    ]
     found = [
         f"<p>{escape(first.name)} (first) and {escape(other.name)} (second):"
         f" {'</p><p>'.join(_compare(first, other))}</p>"

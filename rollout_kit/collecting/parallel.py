@@ -1,8 +1,10 @@
-"""The limit on what is in flight, which may be changed while a run goes on."""
+"""The limit on what is in flight, which may be changed while a run goes on. Several runs may share
+one.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from ..config.keys import Parallelism
 from ..serving.transport.loop import beside
@@ -10,24 +12,50 @@ from .pacing.limiter import Limiter, limiter_of, steer
 from .pacing.meter import Meter
 
 
+class Sharer(Protocol):
+    """A run that shares a limit with others."""
+
+    @property
+    def num_running(self) -> int:
+        """Its rollouts in flight."""
+        ...
+
+    @property
+    def num_left(self) -> int:
+        """Rollouts that it could begin now if it had places."""
+        ...
+
+    def refresh(self) -> None:
+        """Look again at the limit."""
+        ...
+
+
 class ParallelLimit:
     """Called for the limit; `asked` is what it was set to."""
-
-    meter: Meter
 
     def __init__(self, asked: Parallelism, limiter: Limiter | None = None) -> None:
         self.asked = asked
         self.limiter: Limiter = limiter or limiter_of(asked)
+        self.meters: list[Meter] = []
         self._changed = asyncio.Event()
 
     def __call__(self) -> int:
         return self.limiter()
 
+    def limit_for(self, sharer: Sharer) -> Callable[[], int]:
+        """What tells a run how many rollouts it may have in flight."""
+        return self
+
+    def num_running(self, sharer: Sharer) -> int:
+        """The rollouts in flight that the limit is about."""
+        return sharer.num_running
+
     def set(self, asked: Parallelism) -> None:
         """Go on with another limit, or within other bounds."""
         now = asyncio.get_running_loop().time()
         self.asked, self.limiter = asked, steer(self.limiter, now, asked)
-        self.meter.switch(self.limiter)
+        for meter in self.meters:
+            meter.switch(self.limiter)
         self._changed.set()
 
     async def watch(self, follow: Callable[[Limiter], Coroutine[Any, Any, None]]) -> None:
@@ -38,3 +66,60 @@ class ParallelLimit:
                 while self.limiter is followed:
                     self._changed.clear()
                     await self._changed.wait()
+
+
+class SharedLimit(ParallelLimit):
+    """One limit for several runs. Each has a share in proportion to what it has left to begin, and
+    the places that the others do not use."""
+
+    def __init__(self, asked: Parallelism) -> None:
+        super().__init__(asked)
+        self._sharers: list[Sharer] = []
+        self._watched = asyncio.Lock()
+
+    def limit_for(self, sharer: Sharer) -> Callable[[], int]:
+        self._sharers.append(sharer)
+        return lambda: self._limit_of(sharer)
+
+    def num_running(self, sharer: Sharer) -> int:
+        return sum(each.num_running for each in self._sharers)
+
+    def refresh(self, but: Sharer | None = None) -> None:
+        """Have the runs look for free places."""
+        for each in self._sharers:
+            if each is not but and each.num_left:
+                each.refresh()
+
+    async def watch(self, follow: Callable[[Limiter], Coroutine[Any, Any, None]]) -> None:
+        """The same; of several runs one at a time follows, so that no load counts twice."""
+        async with self._watched:
+            await super().watch(follow)
+
+    def _limit_of(self, sharer: Sharer) -> int:
+        limit = self.limiter()
+        others = [each for each in self._sharers if each is not sharer]
+        taken = sum(each.num_running for each in others)
+        shares = share_out(limit, [sharer.num_left, *(each.num_left for each in others)])
+        kept = sum(
+            max(0, share - each.num_running) for each, share in zip(others, shares[1:], strict=True)
+        )
+        return max(0, limit - taken - kept)
+
+
+def share_out(limit: int, left: Sequence[int]) -> list[int]:
+    """Places for each of several runs: in proportion to what they have left, and at least one for
+    each that has something left, as far as they go round. What a run has left bounds its share."""
+    whole = sum(left)
+    if not whole:
+        return [0] * len(left)
+    shares = [min(each, limit * each // whole) for each in left]
+    free = limit - sum(shares)
+    # the largest remainders first, and before all a run that would have nothing
+    order = sorted(
+        range(len(left)), key=lambda at: (shares[at] > 0, -(limit * left[at] % whole), at)
+    )
+    for at in order:
+        if free and shares[at] < left[at]:
+            shares[at] += 1
+            free -= 1
+    return shares

@@ -60,6 +60,7 @@ from .history import History
 from .pacing.bill import Bill
 from .pacing.budget import Budget
 from .pacing.limiter import Limiter
+from .parallel import SharedLimit
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
 from .sources import TaskSource, Wanted, repeats_of
@@ -130,6 +131,7 @@ class Parts:
     budget: Budget | None = None
     retry: RetryPolicy | None = None
     sink: OutcomeSink | None = None
+    shared: SharedLimit | None = None
 
     def of_runner(self, ways: Ways) -> dict[str, Any]:
         """Those that concern single rollouts, and the ways of their requests."""
@@ -170,6 +172,8 @@ class Collection(Generic[AnyConfig, AnySource]):
     """Limits what is in flight in place of `parallelism`."""
     budget: Budget | None = None
     """What the run may use, in place of the keys that say it."""
+    shared: SharedLimit | None = None
+    """The limit on what is in flight that it shares with other runs."""
     batching: Batching = field(default_factory=dict)
     """The model servers that gather requests into batches."""
     history: History = field(init=False)
@@ -277,6 +281,7 @@ async def open_collection(
         audit=(command.audit_fraction, AUDIT_SEED),
         limiter=parts.limiter,
         budget=parts.budget,
+        shared=parts.shared,
         batching=batching,
     )
 

@@ -13,6 +13,7 @@ from .live.snapshot import Snapshot
 from .live.watcher import snapshot_of
 from .pacing.limiter import Adaptive
 from .run import Ending, Run
+from .sources import TaskSource
 
 
 class Status(IntEnum):
@@ -125,7 +126,7 @@ def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
         metrics["audit"] = run.audit.figures()
     metrics |= source.own_results()
     if definition := find_definition(run.command):
-        metrics["benchmark"] = score(definition, metrics)
+        metrics["benchmark"] = {**score(definition, metrics), **_describe_made_with(run)}
     if run.collection.runner.ways.is_on:
         counts = run.metrics.verified, run.metrics.informative
         metrics["cheapest"] = Savings.of(metrics, *counts, run.runner.bill.lost).to_json()
@@ -136,3 +137,12 @@ def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
     if isinstance(run.limiter, Adaptive):
         metrics["parallelism"] = run.limiter.history()
     return metrics
+
+
+def _describe_made_with(run: Run) -> JsonObject:
+    """Model, sampling and verifier of a run of a benchmark."""
+    plan, source = next(iter(run.runner.agents.values())), run.source
+    params: JsonObject = {}
+    if isinstance(source, TaskSource):
+        params = {**source.reader.default_params, **source.reader.override_params}
+    return {"model": plan.model, "sampling": params, "verifier": plan.verifier}

@@ -93,8 +93,11 @@ class Run:
         """Rollouts that waited for batches when a person stopped the run."""
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
-        self.parallel = ParallelLimit(collection.parallelism, collection.limiter)
-        self.meter = self.parallel.meter = Meter(self.limiter, collection.journal, runner.load)
+        self.parallel = collection.shared or ParallelLimit(
+            collection.parallelism, collection.limiter
+        )
+        self.meter = Meter(self.limiter, collection.journal, runner.load)
+        self.parallel.meters.append(self.meter)
         self.audit: VerdictAudit | None = None
         self.is_counted = False
         """Whether the metrics hold everything that was on disk before the run."""
@@ -115,7 +118,7 @@ class Run:
             source if attempts is None else Attempts(iter(attempts)),
             runner.begin,
             self.groups,
-            within(self.parallel, self.limits.budget),
+            within(self.parallel.limit_for(self), self.limits.budget),
             room=self.limits.budget.room,
             measure=self.meter.take,
         )
@@ -135,6 +138,19 @@ class Run:
     @property
     def limiter(self) -> Limiter:
         return self.parallel.limiter
+
+    @property
+    def num_running(self) -> int:
+        return self.schedule.in_flight
+
+    @property
+    def num_left(self) -> int:
+        counts, schedule = self.source.counts, self.schedule
+        planned = counts.to_collect + counts.to_verify + counts.to_copy
+        return max(1, planned - schedule.num_begun) if schedule.may_begin_more else 0
+
+    def refresh(self) -> None:
+        self.schedule.refresh()
 
     @property
     def is_quiet(self) -> bool:
@@ -250,7 +266,7 @@ class Run:
         seen: list[Outcome] = []
         give_up = self._give_up
         num_final, is_overloaded = 0, False
-        in_flight = self.schedule.in_flight  # iterating over `outcomes` reduces it
+        in_flight = self.parallel.num_running(self)  # iterating over `outcomes` reduces it
         for outcome in outcomes:
             seen.append(outcome)
             num_final += self.tally.take(outcome)
@@ -292,7 +308,7 @@ class Run:
             partial(self.runner.peers.call_each, path="/load"),
             self._say,
             0.0 if self.command.json_output else SAY_EVERY_S,
-            in_flight=lambda: schedule.in_flight,
+            in_flight=lambda: self.parallel.num_running(self),
             size=self._size,
             take=self.meter.take_load,
             refresh=schedule.refresh,

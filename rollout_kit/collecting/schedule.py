@@ -156,6 +156,19 @@ class Schedule:
         return bool(self.holds)
 
     @property
+    def num_begun(self) -> int:
+        """Attempts that have begun."""
+        return self._num_started
+
+    @property
+    def may_begin_more(self) -> bool:
+        """Whether an attempt could begin if there were a place for it."""
+        is_held = self._wake is not None and not self._wake.done()
+        if self.is_paused or is_held:
+            return False
+        return bool(self._again or self._regaining) or self._may_begin()
+
+    @property
     def num_parked(self) -> int:
         return len(self._freed)
 

@@ -10,9 +10,10 @@ from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import command_lines
 from ..collecting.data.rows import open_input
 from ..collecting.pacing.bill import Bill
-from ..collecting.plan import Collection, open_collection, output_paths
+from ..collecting.plan import Collection, Parts, open_collection, output_paths
 from ..collecting.sources import TaskSource, check_repeats
 from ..collecting.trackers.installed import check_trackers
+from ..config.benchmarks.asked import split_suite
 from ..config.inputs import choose_agent, task_path
 from ..config.keys import CollectConfig
 from ..config.load import Config
@@ -87,6 +88,7 @@ class Work:
     path: Path
     bill: Bill = field(default_factory=Bill)
     """Cost of both runs."""
+    parts: Parts = field(default_factory=Parts)
 
     def go_on(self) -> "Work":
         """The same after its canary, whose rollouts are not moved aside."""
@@ -116,6 +118,7 @@ class Work:
             lines=command_lines("ng_collect_rollouts", self.argv, config),
             say=progress.say,
             make_source=make_source,
+            parts=self.parts,
         ) as collection:
             await prepare(collection, progress)
             yield collection
@@ -135,6 +138,10 @@ async def open_work(
 
 
 def main(words: list[str]) -> int:
+    if (words_each := split_suite(words)) is not None:
+        from .suite import collect_all  # not needed for a single benchmark
+
+        return collect_all(words_each, words)
     config = entry.load(words, CollectConfig)
     progress = Progress(as_json=config.command.json_output)
     status = loop.run(collect(config, words, progress))

@@ -152,6 +152,14 @@ def make_run(
 
 
 async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) -> None:
+    """Run to the end while people see the progress, and can end it with Ctrl-C."""
+    with interrupts(run.interrupt):
+        await follow(run, progress, readers)
+    if run.num_left_waiting:
+        await _settle_batches(run, progress)
+
+
+async def follow(run: Run, progress: Progress, readers: Sequence[Reader] = ()) -> None:
     """Run to the end while people see the progress."""
     control = Control(run, progress.say)
     watcher = Watcher(run, control)
@@ -166,15 +174,12 @@ async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) ->
 
             port, key = command.dashboard_port, "dashboard_port"
             await stack.enter_async_context(open_page(own, "page", port, key, progress.say))
-        with interrupts(run.interrupt):
-            try:
-                # in this task, where a closed pipe ends the run
-                async for _ in run.batches():
-                    progress.read(watcher.snapshot)
-            finally:
-                progress.read(watcher.end())
-    if run.num_left_waiting:
-        await _settle_batches(run, progress)
+        try:
+            # in this task, where a closed pipe ends the run
+            async for _ in run.batches():
+                progress.read(watcher.snapshot)
+        finally:
+            progress.read(watcher.end())
 
 
 async def _settle_batches(run: Run, progress: Progress) -> None:

@@ -155,6 +155,12 @@ def text_of(words: Sequence[str], key: str) -> str | None:
     return _text(found[-1]["value"][1:]) if found and found[-1]["value"] else None
 
 
+def key_of(word: str) -> str | None:
+    """The key that an argument gives; None if it gives none."""
+    match = SPELLING.fullmatch(word)
+    return match["key"] if match else None
+
+
 def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool]) -> Any:
     if key == CONFIG_PATHS:
         return _split_paths(raw)

@@ -351,7 +351,7 @@ def _is_test(path: str) -> bool:
 def quotes_in(line: Mapping[str, Any]) -> Iterator[str]:
     """The texts that the fields of the verdict quote as parts of the rollout."""
     names = as_object(line.get("rollout")).get("scores")
-    known = names if isinstance(names, list) else []
+    known = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
     for name in dict.fromkeys([*known, "judge", "judgement", "criteria", "verdict"]):
         yield from _quotes(line.get(name))
 

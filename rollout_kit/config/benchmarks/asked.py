@@ -16,7 +16,7 @@ from ..keys import CollectConfig, Command, TasksConfig
 from ..sources import CHECKOUT, Layer, Merged, read_layers
 from .definition import AGENT, OWN, POLICY, Definition, find_place, read_definition, rows_file
 
-KEY = "benchmark"
+KEY, OUTPUT = "benchmark", "output_jsonl_fpath"
 
 THEIRS = "nemo_gym:"
 """Before a name that a definition of ours has, too."""
@@ -66,7 +66,7 @@ class Asked:
         if not name or not issubclass(command, TasksConfig):
             return cls()
         if name.startswith("["):
-            raise ConfigError(f"{KEY}={name}: name one benchmark; run one command for each")
+            raise ConfigError(f"{KEY}={name}: only ng_collect_rollouts takes several: name one")
         if is_theirs(name, checkout, cwd):
             return cls(theirs=config_of(name.removeprefix(THEIRS)))
         return cls(read_definition(name, cwd))
@@ -94,16 +94,43 @@ class Asked:
             agent["model_server"]["name"] = models[0]
 
 
+def split_suite(words: Sequence[str]) -> list[list[str]] | None:
+    """The words of a command for each benchmark of a list; None if it names no list. An output is
+    then a folder."""
+    text = overrides.text_of(words, KEY)
+    if text is None or not text.startswith("["):
+        return None
+    names = [each.strip().strip("'\"") for each in text.strip("[]").split(",")]
+    if not all(names) or not text.endswith("]"):
+        raise ConfigError(f"{KEY}={text}: name benchmarks in a list: +{KEY}=[aime25,gpqa_diamond]")
+    output = overrides.text_of(words, OUTPUT)
+    if output is not None and output.endswith((".jsonl", ".gz", ".zst")):
+        raise ConfigError(
+            f"{OUTPUT}={output}: several benchmarks write a file each: name a folder, such as"
+            f" +{OUTPUT}=results/first"
+        )
+    kept = [each for each in words if overrides.key_of(each) not in (KEY, OUTPUT)]
+    return [
+        [*kept, f"+{KEY}={name}"]
+        + ([f"+{OUTPUT}={output.rstrip('/')}/{name_file(name)}.jsonl"] if output else [])
+        for name in names
+    ]
+
+
+def name_file(name: str) -> str:
+    """The name of a benchmark as that of a file, without its end."""
+    if name.endswith(".yaml"):
+        return read_definition(name).name
+    return re.sub(r"[^\w@.-]", "--", name.removeprefix(OWN).removeprefix(THEIRS))
+
+
 def with_output(command: CommandT, found: dict[str, Instance]) -> CommandT:
     """The command with the output that a benchmark has by default: results/<model>/<name>.jsonl."""
     if not isinstance(command, CollectConfig) or not command.benchmark:
         return command
     if command.output_jsonl_fpath is not None:
         return command
-    name = re.sub(r"[^\w@.-]", "--", command.benchmark.removeprefix(OWN).removeprefix(THEIRS))
-    if command.benchmark.endswith(".yaml"):
-        name = read_definition(command.benchmark).name
-    path = Path("results") / name_model(found) / f"{name}.jsonl"
+    path = Path("results") / name_model(found) / f"{name_file(command.benchmark)}.jsonl"
     return command.model_copy(update={"output_jsonl_fpath": path})
 
 

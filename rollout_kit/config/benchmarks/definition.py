@@ -61,6 +61,11 @@ class Definition(BaseModel):
         """The resources server that verifies its answers."""
         return next(iter(self.verifier))
 
+    @property
+    def digest(self) -> str:
+        """A checksum of its file."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:12]
+
     def __str__(self) -> str:
         return f"the benchmark {self.name}"
 

@@ -30,7 +30,7 @@ def _read_once(name: str, cwd: Path) -> Definition:
 
 def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
     """Its metric with a 95 % interval, and over how many of its rows. `value` is None where too few
-    repeats were made."""
+    repeats were made, and `definition` is the checksum of its file."""
     kind, _, k = definition.metric.partition("@")
     counts = metrics["counts"]
     value, interval = metrics["metrics"].get("reward"), metrics["intervals"].get("reward")
@@ -47,7 +47,9 @@ def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
         "interval": interval,
         "rows": rows,
         "rows_of_definition": definition.rows,
+        "repeats": repeats,
         "follows": definition.follows,
+        "definition": definition.digest,
     }
 
 
