@@ -15,28 +15,29 @@ from .paper_tables import Table
 
 ABOUT = (
     "Score with its 95% confidence interval. Cut off: responses that reached a limit on tokens. No"
-    " answer: responses in which the verifier found none. Failed: planned rollouts without result."
+    " answer: responses in which the verifier found none. Missing: planned rollouts that have no"
+    " result."
 )
 
 HEAD = (
-    *("benchmark", "model", "metric", "score", "rows × repeats", "cut off", "no answer", "failed"),
+    *("benchmark", "model", "metric", "score", "rows × repeats", "cut off", "no answer", "missing"),
     *("sampling", "tokens", "dollars"),
 )
 
 NUMBERS = (
     *("benchmark", "model", "metric", "score", "low", "high", "rows", "rows_of_definition"),
-    *("repeats", "cut_off", "no_answer", "failed", "sampling", "input_tokens", "output_tokens"),
+    *("repeats", "cut_off", "no_answer", "missing", "sampling", "input_tokens", "output_tokens"),
     *("usd", "follows", "definition", "verifier"),
 )
 
 
-class Scored(NamedTuple):
+class BenchmarkScore(NamedTuple):
     """The score of a run of a benchmark, as its metrics file has it. Shares are null if unknown."""
 
     found: Mapping[str, Any]
     cut_off: float | None
     no_answer: float | None
-    failed: float | None
+    missing: float | None
     input_tokens: float | None
     output_tokens: float | None
     usd: float | None
@@ -67,16 +68,16 @@ class Scored(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """Score, rows and shares, for people."""
         metric = f"{self.found['metric']} {self.score}" if self.found.get("metric") else "–"
-        return metric, self.size, *map(_percent, (self.cut_off, self.no_answer, self.failed))
+        return metric, self.size, *map(_percent, (self.cut_off, self.no_answer, self.missing))
 
 
-def scored_of(metrics: Mapping[str, Any]) -> Scored:
+def scored_of(metrics: Mapping[str, Any]) -> BenchmarkScore:
     """What a metrics file says of the score of its benchmark."""
     counts, rates, usage = metrics["counts"], metrics["rates"], metrics.get("usage", {})
     planned = counts.get("planned")
     rows = counts.get("tasks", 0)
     empty = {"rows": rows, "rows_of_definition": rows, "repeats": planned / rows if rows else 0}
-    return Scored(
+    return BenchmarkScore(
         {**empty, **metrics.get("benchmark", {})},
         rates.get("cut_off"),
         rates.get("no_answer"),
@@ -87,13 +88,13 @@ def scored_of(metrics: Mapping[str, Any]) -> Scored:
     )
 
 
-def scored_in(path: Path) -> Scored | None:
+def scored_in(path: Path) -> BenchmarkScore | None:
     """The score beside a file of rollouts; None if it is of no benchmark."""
     metrics = read_object(OutputPaths(path).metrics)
     return scored_of(metrics) if isinstance(metrics.get("benchmark"), dict) else None
 
 
-def tabulate_scores(scored: Sequence[Scored]) -> Table:
+def tabulate_scores(scored: Sequence[BenchmarkScore]) -> Table:
     """One row a benchmark, one column a model."""
     models = list(dict.fromkeys(each.model for each in scored))
     names = list(dict.fromkeys(each.name for each in scored))
@@ -109,7 +110,7 @@ def tabulate_scores(scored: Sequence[Scored]) -> Table:
     return Table(head, rows, ABOUT.partition(".")[0] + ".", (head, numbers))
 
 
-def tabulate_runs(scored: Sequence[Scored]) -> Table:
+def tabulate_runs(scored: Sequence[BenchmarkScore]) -> Table:
     """One row for each benchmark and model, with what its score depends on."""
     rows, numbers = [], []
     for each in scored:
@@ -130,7 +131,7 @@ def tabulate_runs(scored: Sequence[Scored]) -> Table:
             [
                 *(each.name, each.model, found["metric"], found.get("value"), low, high),
                 *(found["rows"], found["rows_of_definition"], found["repeats"]),
-                *(each.cut_off, each.no_answer, each.failed, sampling),
+                *(each.cut_off, each.no_answer, each.missing, sampling),
                 *(each.input_tokens, each.output_tokens, each.usd),
                 *(found.get(name) for name in ("follows", "definition", "verifier")),
             ]

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from ..errors import ConfigError, OutputError
 from ..store.files import write_atomically
-from .benchmark_table import Scored, tabulate_runs, tabulate_scores
+from .benchmark_table import BenchmarkScore, tabulate_runs, tabulate_scores
 from .drawing import Point, Whisker, draw_lines, draw_whiskers
 from .metrics.paired import Paired, Side, compare, correct_holm, interval_of_mean
 from .paper_tables import Table, csv_text, latex_text, markdown_text
@@ -35,7 +35,7 @@ class Measured:
     name: str
     agents: Sequence[str]
     side: Side
-    scored: Scored | None = None
+    scored: BenchmarkScore | None = None
     """Its score, if it is of a benchmark."""
 
 

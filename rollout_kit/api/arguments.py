@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ..collecting.pacing.budget import Budget
 from ..collecting.pacing.limiter import Limiter
-from ..collecting.plan import Parts
+from ..collecting.parts import Parts
 from ..collecting.sources import check_repeats
 from ..collecting.steps import RolloutLimits
 from ..config import fields

@@ -26,10 +26,10 @@ from ..collecting.live.watcher import Reader, Watcher
 from ..collecting.pacing.bill import Bill
 from ..collecting.pacing.budget import Budget
 from ..collecting.pacing.limiter import Limiter
+from ..collecting.parts import Parts
 from ..collecting.plan import (
     Collection,
     CommandLines,
-    Parts,
     open_collection,
     open_reverification,
     output_paths,
@@ -341,10 +341,11 @@ class Collecting(Running):
         counts = None
         if isinstance(source, TaskSource) and not isinstance(source, StreamSource):
             counts = await count_ways(source, ways)
-        if collection.budget is None:
+        if collection.parts.budget is None:
             known = recall_costs(collection.paths) if collection.paths else Bill()
             limits = command.max_cost_usd, command.max_total_tokens
-            collection.budget = Budget(*limits, known=known, is_careful=True)
+            budget = Budget(*limits, known=known, is_careful=True)
+            collection.parts = replace(collection.parts, budget=budget)
         for line in describe_ways(ways, counts, command):
             log_event(line)
         log_event("  canary: none, as a program collects at once")

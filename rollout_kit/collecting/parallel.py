@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..config.keys import Parallelism
 from ..serving.transport.loop import beside
+from .pacing.budget import Budget
 from .pacing.limiter import Limiter, limiter_of, steer
 from .pacing.meter import Meter
 
@@ -26,7 +27,7 @@ class Sharer(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Look again at the limit."""
+        """Look again at the limit, and at the budget."""
         ...
 
 
@@ -36,11 +37,16 @@ class ParallelLimit:
     def __init__(self, asked: Parallelism, limiter: Limiter | None = None) -> None:
         self.asked = asked
         self.limiter: Limiter = limiter or limiter_of(asked)
-        self.meters: list[Meter] = []
+        self._meters: list[Meter] = []
         self._changed = asyncio.Event()
 
     def __call__(self) -> int:
         return self.limiter()
+
+    def tell(self, meter: Meter) -> Meter:
+        """Have a meter know each limiter; returns it."""
+        self._meters.append(meter)
+        return meter
 
     def limit_for(self, sharer: Sharer) -> Callable[[], int]:
         """What tells a run how many rollouts it may have in flight."""
@@ -54,7 +60,7 @@ class ParallelLimit:
         """Go on with another limit, or within other bounds."""
         now = asyncio.get_running_loop().time()
         self.asked, self.limiter = asked, steer(self.limiter, now, asked)
-        for meter in self.meters:
+        for meter in self._meters:
             meter.switch(self.limiter)
         self._changed.set()
 
@@ -69,11 +75,12 @@ class ParallelLimit:
 
 
 class SharedLimit(ParallelLimit):
-    """One limit for several runs. Each has a share in proportion to what it has left to begin, and
-    the places that the others do not use."""
+    """One limit for several runs that have one budget. Each has a share in proportion to what it
+    has left to begin, and the places that the others do not use."""
 
-    def __init__(self, asked: Parallelism) -> None:
+    def __init__(self, asked: Parallelism, budget: Budget) -> None:
         super().__init__(asked)
+        self._budget = budget
         self._sharers: list[Sharer] = []
         self._watched = asyncio.Lock()
 
@@ -85,9 +92,9 @@ class SharedLimit(ParallelLimit):
         return sum(each.num_running for each in self._sharers)
 
     def refresh(self, but: Sharer | None = None) -> None:
-        """Have the runs look for free places."""
+        """Have the runs look for free places, and whether the budget is spent."""
         for each in self._sharers:
-            if each is not but and each.num_left:
+            if each is not but:
                 each.refresh()
 
     async def watch(self, follow: Callable[[Limiter], Coroutine[Any, Any, None]]) -> None:
@@ -96,7 +103,7 @@ class SharedLimit(ParallelLimit):
             await super().watch(follow)
 
     def _limit_of(self, sharer: Sharer) -> int:
-        limit = self.limiter()
+        limit = int(min(self.limiter(), self._budget.room()))
         others = [each for each in self._sharers if each is not sharer]
         taken = sum(each.num_running for each in others)
         shares = share_out(limit, [sharer.num_left, *(each.num_left for each in others)])
@@ -109,17 +116,16 @@ class SharedLimit(ParallelLimit):
 def share_out(limit: int, left: Sequence[int]) -> list[int]:
     """Places for each of several runs: in proportion to what they have left, and at least one for
     each that has something left, as far as they go round. What a run has left bounds its share."""
-    whole = sum(left)
-    if not whole:
-        return [0] * len(left)
-    shares = [min(each, limit * each // whole) for each in left]
+    shares: list[int] = []
+    for each in left:
+        shares.append(1 if each and sum(shares) < limit else 0)
     free = limit - sum(shares)
-    # the largest remainders first, and before all a run that would have nothing
-    order = sorted(
-        range(len(left)), key=lambda at: (shares[at] > 0, -(limit * left[at] % whole), at)
-    )
-    for at in order:
-        if free and shares[at] < left[at]:
-            shares[at] += 1
-            free -= 1
-    return shares
+    wanted = [each - share for each, share in zip(left, shares, strict=True)]
+    whole = sum(wanted)
+    if free <= 0 or not whole:
+        return shares
+    more = [min(each, free * each // whole) for each in wanted]
+    rest = min(free, whole) - sum(more)
+    for at in sorted(range(len(left)), key=lambda at: -(free * wanted[at] % whole))[:rest]:
+        more[at] += more[at] < wanted[at]
+    return [share + each for share, each in zip(shares, more, strict=True)]

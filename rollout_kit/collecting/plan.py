@@ -31,7 +31,6 @@ from ..serving import registry
 from ..serving.endpoints.prices import Tariff
 from ..serving.nemo_gym.environment_servers import find_sources
 from ..serving.transport.http import max_connections
-from ..serving.transport.retry import RetryPolicy
 from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
@@ -58,9 +57,7 @@ from .data.schemas import check_rows
 from .goal import choose_source
 from .history import History
 from .pacing.bill import Bill
-from .pacing.budget import Budget
-from .pacing.limiter import Limiter
-from .parallel import SharedLimit
+from .parts import Parts
 from .reverification import StoredSource, Verifiers
 from .rollout import Runner
 from .sources import TaskSource, Wanted, repeats_of
@@ -123,22 +120,6 @@ class Warmup:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Objects of a program in place of those that the keys of a command describe."""
-
-    limiter: Limiter | None = None
-    budget: Budget | None = None
-    retry: RetryPolicy | None = None
-    sink: OutcomeSink | None = None
-    shared: SharedLimit | None = None
-
-    def of_runner(self, ways: Ways) -> dict[str, Any]:
-        """Those that concern single rollouts, and the ways of their requests."""
-        own = {"ways": ways} if ways.is_on else {}
-        return own if self.retry is None else {**own, "retry": self.retry}
-
-
 AUDIT_SEED = 0
 """Draws the verdicts that are made a second time."""
 
@@ -168,12 +149,8 @@ class Collection(Generic[AnyConfig, AnySource]):
     """Where each server of the files comes from, and what says which model it asks."""
     audit: tuple[float, int] = (0.0, 0)
     """Share of the verdicts that are made a second time, and the seed that draws them."""
-    limiter: Limiter | None = None
-    """Limits what is in flight in place of `parallelism`."""
-    budget: Budget | None = None
-    """What the run may use, in place of the keys that say it."""
-    shared: SharedLimit | None = None
-    """The limit on what is in flight that it shares with other runs."""
+    parts: Parts = field(default_factory=Parts)
+    """Objects in place of those that the keys describe."""
     batching: Batching = field(default_factory=dict)
     """The model servers that gather requests into batches."""
     history: History = field(init=False)
@@ -279,9 +256,7 @@ async def open_collection(
         replaced=_mask_values(config),
         targets=config.targets,
         audit=(command.audit_fraction, AUDIT_SEED),
-        limiter=parts.limiter,
-        budget=parts.budget,
-        shared=parts.shared,
+        parts=parts,
         batching=batching,
     )
 

@@ -27,13 +27,12 @@ from .cheapest.ways import ALL_ALIKE
 from .groups.following import GroupFollower
 from .groups.scoring import GroupScoring
 from .limits import RunLimits
-from .pacing.budget import Budget, within
+from .pacing.budget import within
 from .pacing.capacity import Size
 from .pacing.give_up import GiveUp
 from .pacing.limiter import Limiter
 from .pacing.meter import Meter
 from .pacing.watch import SAY_EVERY_S, Watch
-from .parallel import ParallelLimit
 from .plan import Collection
 from .schedule import Attempts, Schedule
 from .tracebacks import Tracebacks
@@ -93,11 +92,8 @@ class Run:
         """Rollouts that waited for batches when a person stopped the run."""
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
-        self.parallel = collection.shared or ParallelLimit(
-            collection.parallelism, collection.limiter
-        )
-        self.meter = Meter(self.limiter, collection.journal, runner.load)
-        self.parallel.meters.append(self.meter)
+        self.parallel = collection.parts.make_limit(collection.parallelism)
+        self.meter = self.parallel.tell(Meter(self.limiter, collection.journal, runner.load))
         self.audit: VerdictAudit | None = None
         self.is_counted = False
         """Whether the metrics hold everything that was on disk before the run."""
@@ -107,7 +103,7 @@ class Run:
         self._pending = collection.journal.contents.pending
         self._undecided: list[Rollout] = []
         """Rollouts that were pending, as long as it is not known of which input they are."""
-        budget = collection.budget or Budget(command.max_cost_usd, command.max_total_tokens)
+        budget = collection.parts.make_budget(command)
         budget.bills.append(runner.bill)
         self.limits = RunLimits(command, budget, say, self._reach_limit)
         is_whole = attempts is None and command.only is None
@@ -150,6 +146,7 @@ class Run:
         return max(1, planned - schedule.num_begun) if schedule.may_begin_more else 0
 
     def refresh(self) -> None:
+        self.limits.check()
         self.schedule.refresh()
 
     @property

@@ -266,7 +266,12 @@ class Schedule:
                 elif pause is not None and pause.ready is None:
                     await asyncio.sleep(0)
                 elif pause is None and not (
-                    self.slots or self._again or self.is_paused or self.aside.number
+                    self.slots
+                    or self._again
+                    or self.is_paused
+                    or self.aside.number
+                    # other runs have all places for now
+                    or (self._may_begin() and self._limit() < 1)
                 ):
                     return
                 else:

@@ -9,7 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
@@ -82,7 +82,8 @@ async def begin_cheaply(collection: Planned, progress: Progress) -> None:
     progress.say("\n".join(lines), event="cheapest", rollouts=figures, canary=number)
     known = recall_costs(collection.paths) if collection.paths else Bill()
     limits = command.max_cost_usd, command.max_total_tokens
-    collection.budget = Budget(*limits, known=known, is_careful=True)
+    budget = Budget(*limits, known=known, is_careful=True)
+    collection.parts = replace(collection.parts, budget=budget)
 
 
 async def try_first(collection: Planned, ends: Ends, progress: Progress) -> Status | None:

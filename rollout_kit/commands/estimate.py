@@ -8,9 +8,9 @@ from ..config.load import Config
 from ..launch.reach import Servers
 from ..serving.transport import loop
 from . import canary, entry
-from .collect_rollouts import check, open_work
 from .drive import show_first_request
 from .progress import Progress
+from .work import check, open_work
 
 
 def main(words: list[str]) -> int:

@@ -19,7 +19,8 @@ from ..collecting.live.combine import combine
 from ..collecting.live.snapshot import Snapshot
 from ..collecting.pacing.budget import Budget
 from ..collecting.parallel import SharedLimit
-from ..collecting.plan import Collection, Parts
+from ..collecting.parts import Parts
+from ..collecting.plan import Collection
 from ..collecting.results import Results, Status, finish
 from ..collecting.run import Ending, Run
 from ..collecting.sources import TaskSource
@@ -36,9 +37,9 @@ from ..store.files import write_json
 from ..store.lines import now_text
 from ..types import JsonObject
 from . import entry
-from .collect_rollouts import check, open_work
 from .drive import follow, make_run, say_reasons
 from .progress import Progress
+from .work import check, open_work
 
 ALONE = {
     "only": "a rollout is of one benchmark",
@@ -89,7 +90,7 @@ class MemberProgress(Progress):
 
 
 @dataclass(slots=True)
-class Member:
+class SuiteMember:
     """One benchmark of a suite."""
 
     name: str
@@ -115,9 +116,9 @@ def collect_all(words_each: Sequence[Sequence[str]], words: Sequence[str]) -> in
     return status
 
 
-def read_members(words_each: Sequence[Sequence[str]], as_whole: Whole) -> list[Member]:
+def read_members(words_each: Sequence[Sequence[str]], as_whole: Whole) -> list[SuiteMember]:
     """The configuration of each benchmark; ConfigError for what a suite cannot do."""
-    members: list[Member] = []
+    members: list[SuiteMember] = []
     said: set[str] = set()
     for words in words_each:
         first = not members
@@ -133,7 +134,7 @@ def read_members(words_each: Sequence[Sequence[str]], as_whole: Whole) -> list[M
         name = Path(str(command.output_jsonl_fpath)).stem
         as_json = command.json_output
         progress = MemberProgress(as_json, name=name, whole=as_whole)
-        members.append(Member(name, config, words, progress))
+        members.append(SuiteMember(name, config, words, progress))
     as_whole.shown.as_json = members[0].progress.as_json
     outputs = [member.output for member in members]
     if twice := next((each for each in outputs if outputs.count(each) > 1), None):
@@ -141,7 +142,7 @@ def read_members(words_each: Sequence[Sequence[str]], as_whole: Whole) -> list[M
     return members
 
 
-def join(members: Sequence[Member]) -> Config[CollectConfig]:
+def join(members: Sequence[SuiteMember]) -> Config[CollectConfig]:
     """One configuration with the servers of all; ConfigError if one name means two servers."""
     first = members[0].config
     instances, secrets = dict(first.instances), first.secrets
@@ -166,13 +167,14 @@ def own_part(servers: Servers, config: Config[CollectConfig]) -> Servers:
     )
 
 
-async def collect_suite(members: Sequence[Member], whole: Whole, words: Sequence[str]) -> int:
+async def collect_suite(members: Sequence[SuiteMember], whole: Whole, words: Sequence[str]) -> int:
     """Collect what is owed into all outputs; returns the exit status."""
     for member in members:
         check(member.config.command, member.progress.say)
     command = members[0].config.command
-    shared = SharedLimit(command.num_samples_in_parallel)
-    parts = Parts(budget=Budget(command.max_cost_usd, command.max_total_tokens), shared=shared)
+    budget = Budget(command.max_cost_usd, command.max_total_tokens)
+    shared = SharedLimit(command.num_samples_in_parallel, budget)
+    parts = Parts(budget=budget, shared=shared)
     again = repeat_command("ng_collect_rollouts", words, members[0].config.secrets)
     async with open_servers(join(members), whole.shown.say) as servers, AsyncExitStack() as stack:
         for member in members:
@@ -195,11 +197,11 @@ async def collect_suite(members: Sequence[Member], whole: Whole, words: Sequence
     return status
 
 
-async def _run_all(members: Sequence[Member], whole: Whole, shared: SharedLimit) -> None:
+async def _run_all(members: Sequence[SuiteMember], whole: Whole, shared: SharedLimit) -> None:
     """Run all members at the same time. An error of one ends that one only."""
     whole.expected = len(members)
 
-    async def run_one(member: Member, run: Run) -> None:
+    async def run_one(member: SuiteMember, run: Run) -> None:
         say = member.progress.say
         run.each_second.append(shared.refresh)
         run.observe(Nudge(shared, run))
@@ -236,7 +238,7 @@ class Nudge:
         self.shared.refresh(but=self.run)
 
 
-def _say_plan(members: Sequence[Member], progress: Progress) -> None:
+def _say_plan(members: Sequence[SuiteMember], progress: Progress) -> None:
     rows: list[tuple[str, ...]] = [
         ("benchmark", "rows", "repeats", "on disk", "to collect", "sampling", "output")
     ]
@@ -254,10 +256,10 @@ def _say_plan(members: Sequence[Member], progress: Progress) -> None:
             progress.say(line)
 
 
-def _report(members: Sequence[Member], progress: Progress, again: str) -> Status:
+def _report(members: Sequence[SuiteMember], progress: Progress, again: str) -> Status:
     """Write the results of all, and say them in one table; returns how the suite ended."""
     rows: list[tuple[str, ...]] = [
-        ("benchmark", "score", "rows × repeats", "cut off", "no answer", "failed", "output")
+        ("benchmark", "score", "rows × repeats", "cut off", "no answer", "missing", "output")
     ]
     for member in members:
         if member.run is None or member.error:
@@ -284,7 +286,7 @@ def _report(members: Sequence[Member], progress: Progress, again: str) -> Status
     return _status_of(members)
 
 
-def _status_of(members: Sequence[Member]) -> Status:
+def _status_of(members: Sequence[SuiteMember]) -> Status:
     """The worst of all."""
     if any(each.run and each.run.ending is Ending.INTERRUPTED for each in members):
         return Status.INTERRUPTED
@@ -292,7 +294,7 @@ def _status_of(members: Sequence[Member]) -> Status:
     return max(found)
 
 
-def _write_index(members: Sequence[Member], again: str) -> None:
+def _write_index(members: Sequence[SuiteMember], again: str) -> None:
     """Name the outputs of the suite in `run.json` of their folder."""
     folder = Path(members[0].output).expanduser().parent
     about: Mapping[str, JsonObject] = {

@@ -1051,7 +1051,8 @@ class TasksConfig(CommandKeys):
     benchmark: str | None = Field(
         None,
         description="A benchmark by name: it brings rows, prompt, agent, verifier, sampling and"
-        " repeats. `ng_list +kind=benchmark` shows all. The path of a YAML file names your own.",
+        " repeats. `ng_list +kind=benchmark` shows all. The path of a YAML file names your own."
+        " ng_collect_rollouts also takes a list: [aime25,gpqa_diamond].",
     )
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."

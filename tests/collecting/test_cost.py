@@ -24,9 +24,10 @@ from rollout_kit.collecting.live.figures import parts_of_cost
 from rollout_kit.collecting.live.snapshot import Cost
 from rollout_kit.collecting.live.watcher import snapshot_of
 from rollout_kit.collecting.pacing.bill import dollars
-from rollout_kit.commands.collect_rollouts import collect_through, open_work
+from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.drive import describe_cost, make_run
 from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.work import open_work
 from rollout_kit.errors import ConfigError, ModelError, VerifyError
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving.agent import Agent

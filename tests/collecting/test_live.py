@@ -25,9 +25,9 @@ from rollout_kit.collecting.live.client import Here
 from rollout_kit.collecting.live.schema import SteerRequest, encode
 from rollout_kit.collecting.live.snapshot import Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
-from rollout_kit.commands.collect_rollouts import open_work
 from rollout_kit.commands.drive import make_run
 from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.work import open_work
 from rollout_kit.config.keys import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError, ModelError

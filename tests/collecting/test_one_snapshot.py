@@ -214,7 +214,7 @@ from rollout_kit.collecting.live.snapshot import describe
 from rollout_kit.collecting.live.watcher import Watcher
 from rollout_kit.collecting.trackers.prometheus import families_of
 from rollout_kit.collecting.trackers.scalars import scalars_of
-from rollout_kit.commands.collect_rollouts import open_work
+from rollout_kit.commands.work import open_work
 from rollout_kit.commands.drive import make_run
 
 async def through(servers, config, argv, progress):

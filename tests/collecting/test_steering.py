@@ -26,10 +26,10 @@ from rollout_kit.collecting.live.door import open_door
 from rollout_kit.collecting.live.schema import encode
 from rollout_kit.collecting.live.snapshot import KnobChange, Snapshot
 from rollout_kit.collecting.live.watcher import Watcher
-from rollout_kit.commands.collect_rollouts import open_work
 from rollout_kit.commands.ctl import format_changes
 from rollout_kit.commands.drive import make_run
 from rollout_kit.commands.progress import Progress
+from rollout_kit.commands.work import open_work
 from rollout_kit.config.keys import CollectConfig
 from rollout_kit.config.load import Config
 from rollout_kit.errors import ConfigError
