@@ -127,7 +127,7 @@ class CompletionAssembly(Assembly):
         if found is not None or self._is_spoilt or not is_over:
             return found
         calls = {"tool_calls": self._calls} if self._calls else {}
-        choice = {**self._choice, "message": {**self._message, **calls}}
+        choice = {**self._choice, "message": _join({**self._message, **calls})}
         return {**self._head, "object": "chat.completion", "choices": [choice]}
 
     def _take(self, event: JsonObject) -> None:
@@ -206,9 +206,9 @@ class MessageAssembly(Assembly):
         if found is not None or self._is_spoilt or not is_over:
             return found
         for index, given in self._arguments.items():
-            text = given["json"] or "{}"
+            text = _join(given["json"]) or "{}"
             self._blocks[index]["input"] = orjson.loads(text) if _is_json(text) else text
-        content = [self._blocks[index] for index in sorted(self._blocks)]
+        content = [_join(self._blocks[index]) for index in sorted(self._blocks)]
         return {**self._message, "content": content}
 
     def _take(self, event: JsonObject) -> None:
@@ -257,7 +257,7 @@ def _is_another(known: JsonObject, piece: JsonObject, told: JsonObject) -> bool:
         return False
     if call_id and known["id"]:
         return True
-    given = before["arguments"]
+    given = _join(before["arguments"])
     return bool(given) and (_is_json(given) or name != before["name"])
 
 
@@ -284,7 +284,7 @@ def _grow(fields: JsonObject, name: str, piece: Any) -> None:
     """Add a piece of any value: to the end of a text, into the entries of a list and of an
     object."""
     known = fields.get(name)
-    if isinstance(piece, str) and isinstance(known, str | None):
+    if isinstance(piece, str) and isinstance(known, str | Pieces | None):
         if piece:
             _append(fields, name, piece)
         elif name != "content":
@@ -293,7 +293,7 @@ def _grow(fields: JsonObject, name: str, piece: Any) -> None:
         _replace(known, piece)
     elif isinstance(piece, list) or isinstance(known, list):
         if not isinstance(known, list):
-            fields[name] = known = [_as_part(known)] if known else []
+            fields[name] = known = [_as_part(_join(known))] if known else []
         for entry in piece if isinstance(piece, list) else [piece]:
             _grow_list(known, _as_part(entry) if name == "content" else entry)
     else:
@@ -311,7 +311,7 @@ def _grow_list(entries: list[Any], entry: Any) -> None:
         isinstance(entry, dict)
         and isinstance(last, dict)
         and all(entry.get(name) == last.get(name) for name in ("type", "index"))
-        and any(isinstance(last.get(name), str) and name in entry for name in GROWING)
+        and any(isinstance(last.get(name), str | Pieces) and name in entry for name in GROWING)
     ):
         _replace(last, entry)
     else:
@@ -320,7 +320,8 @@ def _grow_list(entries: list[Any], entry: Any) -> None:
 
 def _replace(known: JsonObject, piece: JsonObject) -> None:
     for name, value in piece.items():
-        if name in GROWING and isinstance(value, str) and isinstance(known.get(name), str):
+        is_text = isinstance(value, str) and isinstance(known.get(name), str | Pieces)
+        if name in GROWING and is_text:
             _append(known, name, value)
         elif isinstance(value, dict) and isinstance(known.get(name), dict):
             _replace(known[name], value)
@@ -328,10 +329,28 @@ def _replace(known: JsonObject, piece: JsonObject) -> None:
             known[name] = value
 
 
+class Pieces:
+    """A text that grows. Adding to a string copies all of it for each piece of a long answer."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = list(parts)
+
+
 def _append(texts: JsonObject, name: str, piece: str) -> None:
-    """Add to the end of a text. With a second reference to it, Python would copy all of it for each
-    piece of a long answer."""
-    text = texts.get(name) or ""
-    texts[name] = None
-    text += piece
-    texts[name] = text
+    """Add to the end of a text."""
+    known = texts.get(name)
+    if isinstance(known, Pieces):
+        known.parts.append(piece)
+    else:
+        texts[name] = Pieces(known, piece) if known else piece
+
+
+def _join(value: Any) -> Any:
+    """The value with its texts as strings."""
+    if isinstance(value, Pieces):
+        return "".join(value.parts)
+    if isinstance(value, dict):
+        return {name: _join(each) for name, each in value.items()}
+    return [_join(each) for each in value] if isinstance(value, list) else value
