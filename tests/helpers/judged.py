@@ -15,7 +15,8 @@ from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.errors import RolloutKitError
 from rollout_kit.responses import make_response, message_item
 from rollout_kit.serving import registry
-from rollout_kit.session import Session, entered
+from rollout_kit.serving.agent import open_session
+from rollout_kit.session import Session
 
 CALL = {"type": "function_call", "id": "f", "call_id": "c", "status": "completed"}
 
@@ -45,11 +46,12 @@ async def judge(name: str, settings: dict[str, Any], phases: dict[str, list[Any]
             say(f"{name} {phase}")
             for row, answer in pairs:
                 # a row may be refused, and an answer may be too odd for a tool
-                with suppress(RolloutKitError), entered(Session()):
-                    await peers.call(name, "/seed_session", row, dict)
-                    items = [answer] if isinstance(answer, dict) else [message_item(answer)]
-                    response = make_response("m", items, None)
-                    await peers.call(name, "/verify", {**row, "response": response}, dict)
+                with suppress(RolloutKitError):
+                    async with open_session(peers, name, Session()):
+                        await peers.call(name, "/seed_session", row, dict)
+                        items = [answer] if isinstance(answer, dict) else [message_item(answer)]
+                        response = make_response("m", items, None)
+                        await peers.call(name, "/verify", {**row, "response": response}, dict)
         say("end")
 
 

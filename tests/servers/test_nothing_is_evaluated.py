@@ -220,12 +220,15 @@ def differences(logged: dict[str, list[tuple[str, str, bool]]], name: str) -> li
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_no_text_is_evaluated(name: str, tmp_path: Path) -> None:
-    if name in ("code_gen", "reasoning_gym") and not may_isolate():
+    if name in ("code_gen", "reasoning_gym", "shell") and not may_isolate():
         pytest.skip("it needs a sandbox")
     rows = read_rows(ROOT / "resources_servers" / name / "data/example.jsonl")[:2]
     spec = specify(name, rows)
     if name == "reasoning_gym":  # it has many families
         spec = specify(name, generated(), TEXTS[1:9], ("{}", "<answer>{}</answer>"))
+    if name == "shell":  # each session and each verdict starts a sandbox
+        small = {**rows[0], "setup": "true", "verifier": {"kind": "command", "command": "true"}}
+        spec = specify(name, [small], TEXTS[1:3], ("{}",))
     judge = [sys.executable, str(HELPERS / "judged.py")]
     assert differences(watch(judge, [spec], tmp_path), name) == []
 
