@@ -379,7 +379,10 @@ def open_reverification(
     except BaseException:
         journal.close(clean=False)
         raise
-    limits = _limits(command, manifest, batching, parks=False)
+    retries = command.retry_invalid_judge_responses
+    limits = _limits(
+        command, manifest, batching, parks=False, retry_invalid_judge_responses=retries
+    )
     runner = Runner(verifiers.servers.peers, plans, limits)
     notes += [*opening, *journal.notes]
     return Collection(
@@ -434,8 +437,8 @@ def _open_manifest(journal: AnyJournal) -> Manifest:
 
 
 def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
-    skips = command.skip_verification
-    return {"park_after_s": command.park_after_s, "skip_verification": skips}
+    names = ("park_after_s", "skip_verification", "retry_invalid_judge_responses")
+    return {name: getattr(command, name) for name in names}
 
 
 def _limits(
