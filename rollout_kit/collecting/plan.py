@@ -29,7 +29,7 @@ from ..launch.reach import Servers
 from ..secrets import mask
 from ..serving import registry
 from ..serving.endpoints.prices import Tariff
-from ..serving.nemo_gym.environment_servers import find_sources
+from ..serving.nemo_gym.environment_servers import find_episode_servers, find_sources
 from ..serving.transport.http import max_connections
 from ..serving.transport.retry import RetryPolicy
 from ..store.arms.arm import Arm, with_overrides
@@ -83,6 +83,7 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         path=path,
         agents=frozenset(servers.callable_agents),
         sources=find_sources(servers.values),
+        without_request=find_episode_servers(servers.values),
         routes=routes,
         agent_name=None if is_open or routes else chosen,
         default_agent=chosen if is_open else None,

@@ -23,6 +23,7 @@ from ..responses import (
     without_provider_data,
 )
 from ..serving.agent import open_session
+from ..serving.nemo_gym.episode_route import NO_REQUEST, PARAMS
 from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
@@ -169,6 +170,8 @@ class Steps:
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         line = self._line(response, session.stats, started_at, perf_counter() - began)
+        if task.row[PARAMS] == NO_REQUEST and isinstance(asked := row.get(PARAMS), dict):
+            line[PARAMS] = asked  # the server made it
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return self._make_unverified(line, VerifyError(why, server=agent))
