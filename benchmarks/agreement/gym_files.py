@@ -8,9 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-BROKEN = ("no such file", "(nemo_user_sim)")
-"""Why a file of theirs cannot be used: it includes one that is not there, or needs code that is in
-no wheel."""
+BROKEN = ("no such file",)
+"""Why a file of theirs cannot be used: it includes one that is not there."""
 
 
 def main() -> int:

@@ -79,7 +79,12 @@ def compare_crossed(names: list[str], gym: Path) -> int:
     print("|---|---|---|---|---|")
     all_equal = True
     for name in names:
-        line, is_equal = crossed.show(name, crossed.cross(name, gym.expanduser().resolve(), PYTHON))
+        try:
+            found = crossed.cross(name, gym.expanduser().resolve(), PYTHON)
+        except RuntimeError as error:
+            line, is_equal = f"| `{name}` | {str(error).strip().splitlines()[-1]} | | | |", False
+        else:
+            line, is_equal = crossed.show(name, found)
         print(line, flush=True)
         all_equal &= is_equal
     return 0 if all_equal else 1

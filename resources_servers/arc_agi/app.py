@@ -1,6 +1,7 @@
 """Grids of ARC-AGI, with up to two attempts for each test input.
 
-The answer is the last JSON in the response that has the form of attempts. It is only parsed.
+The answer is the last JSON in the response that has the form of attempts. A row of NeMo Gym asks
+for one grid in `\\boxed{}`, and the first one counts. An answer is only parsed.
 """
 
 import re
@@ -9,7 +10,7 @@ from contextlib import suppress
 from typing import Annotated, Any, ClassVar
 
 import orjson
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rollout_kit import (
     ResourcesServer,
@@ -32,6 +33,8 @@ MAX_TRIES = 200
 
 BRACKET, PAIRS = re.compile(r"[\[\]{}]"), {"[": "]", "{": "}"}
 
+BOXED = "\\boxed{"
+
 Cell = Annotated[int, Field(ge=0, le=9, strict=True)]
 Grid = list[list[int]]
 
@@ -41,9 +44,17 @@ class ArcAgiConfig(ResourcesServerConfig):
 
 
 class ArcAgiTask(RunRequest):
-    """A row: the output grids of its test inputs, in their order."""
+    """A row: the output grids of its test inputs, in their order; or that of its only one, as NeMo
+    Gym writes it."""
 
-    expected_outputs: list[list[list[Cell]]] = Field(min_length=1)
+    expected_outputs: list[list[list[Cell]]] = Field([])
+    expected_output: list[list[Cell]] = Field([])
+
+    @model_validator(mode="after")
+    def check_grids(self) -> "ArcAgiTask":
+        if bool(self.expected_outputs) == bool(self.expected_output):
+            raise ValueError("give either expected_outputs, a list of grids, or expected_output")
+        return self
 
 
 class ArcAgiRequest(ArcAgiTask, VerifyRequest):
@@ -61,8 +72,10 @@ class ArcAgi(ResourcesServer):
         return {}
 
     async def verify(self, body: ArcAgiRequest) -> VerifyResponse:
-        wanted = body.expected_outputs
-        attempts = read_attempts(output_text(body.response)[-TEXT_LIMIT:], len(wanted))
+        text = output_text(body.response)[-TEXT_LIMIT:]
+        wanted = body.expected_outputs or [body.expected_output]
+        is_boxed = not body.expected_outputs
+        attempts = read_boxed(text) if is_boxed else read_attempts(text, len(wanted))
         taken = [each[: self.config.max_attempts] for each in attempts or [[]] * len(wanted)]
         solved = [grid in tries for grid, tries in zip(wanted, taken, strict=True)]
         return body.scored(
@@ -77,15 +90,25 @@ class ArcAgi(ResourcesServer):
 def read_attempts(text: str, num_inputs: int) -> list[list[Grid]] | None:
     """The attempts at each test input in the last JSON of a text that has them; None if there is
     none."""
-    for value in find_json(text):
+    for _, value in find_json(text):
         attempts = _as_attempts(value, num_inputs)
         if attempts is not None:
             return attempts
     return None
 
 
-def find_json(text: str) -> Iterator[Any]:
-    """The lists and objects in a text, the last first; what is inside another one is none."""
+def read_boxed(text: str) -> list[list[Grid]] | None:
+    """The first grid in `\\boxed{}` as the only attempt, or the first grid of a text without one;
+    None if there is none."""
+    grids = [(start, value) for start, value in find_json(text) if is_grid(value)][::-1]
+    boxed = [value for start, value in grids if text[:start].rstrip().endswith(BOXED)]
+    found = boxed or [value for _, value in grids]
+    return [found[:1]] if found else None
+
+
+def find_json(text: str) -> Iterator[tuple[int, Any]]:
+    """The lists and objects in a text with their places, the last first; what is inside another one
+    is none."""
     spans, opened = list[tuple[int, int]](), list[re.Match[str]]()
     for found in BRACKET.finditer(text):
         if found[0] in PAIRS:
@@ -101,7 +124,7 @@ def find_json(text: str) -> Iterator[Any]:
             with suppress(orjson.JSONDecodeError):
                 value = orjson.loads(text[start:-end])
                 left = start
-                yield value
+                yield start, value
 
 
 def _as_attempts(value: Any, num_inputs: int) -> list[list[Grid]] | None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from rollout_kit.reading import cache_folder
+
 from .checkpoint import required
 from .lora import FILES as ADAPTER_FILES
 
@@ -35,11 +37,12 @@ def converted(
     If the cache cannot be written, or the conversion is not to be kept, the directory is a
     temporary one.
     """
-    if not is_kept:
+    cache = cache_folder()
+    if not is_kept or cache is None:
         with _convert_for_now(checkpoint, adapter) as folder:
             yield folder
         return
-    target = cache_folder() / checkpoint_hash(checkpoint, adapter)
+    target = cache / "local_model" / checkpoint_hash(checkpoint, adapter)
     if target.is_dir():
         yield target
         return
@@ -75,11 +78,6 @@ def remove_leftovers() -> None:
         pid = folder.name.removeprefix(TEMPORARY).partition("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rollout_kit" / "local_model"
 
 
 def checkpoint_hash(checkpoint: Path, adapter: Path | None = None) -> str:

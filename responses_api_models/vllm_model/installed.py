@@ -5,7 +5,6 @@ The list in the repository is that of one release; this one is that of the execu
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollout_kit.errors import OutputError
+from rollout_kit.reading import cache_folder
 from rollout_kit.store.files import write_atomically
 
 EXTRACT = Path(__file__).with_name("extract_options.py")
@@ -32,7 +32,8 @@ Options = dict[str, dict[str, str]]
 def known(executable: str) -> Options | None:
     """The cached options; None if there are none."""
     with suppress(OSError, ValueError):
-        return json.loads(_kept(executable).read_text("utf-8"))["options"]
+        if (kept := _kept(executable)) is not None:
+            return json.loads(kept.read_text("utf-8"))["options"]
     return None
 
 
@@ -45,7 +46,8 @@ def options(executable: str) -> Options | None:
     if (told := _asked(python)) is None:
         return None
     with suppress(OSError, OutputError):
-        _keep(_kept(executable), told)
+        if (kept := _kept(executable)) is not None:
+            _keep(kept, told)
     return json.loads(told)["options"]
 
 
@@ -77,14 +79,16 @@ def _python(executable: str) -> str | None:
     return shutil.which((found[1] or found[2]).decode("utf-8", "replace"))
 
 
-def _kept(executable: str) -> Path:
-    """The cache key: path, size and time of the executable, which change with each installation."""
+def _kept(executable: str) -> Path | None:
+    """Where the options are cached: by path, size and time of the executable, which change with
+    each installation. None without a cache folder."""
+    if (folder := cache_folder()) is None:
+        return None
     path = Path(executable).resolve()
     about = path.stat()
     named = f"{LAYOUT}:{path}:{about.st_mtime_ns}:{about.st_size}"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.blake2b(named.encode(), digest_size=8).hexdigest()
-    return home / "rollout_kit/vllm_options" / f"{digest}.json"
+    return folder / "vllm_options" / f"{digest}.json"
 
 
 def _keep(path: Path, text: str) -> None:

@@ -130,6 +130,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     park_after_s: float
     save_turns: Literal["auto"] | bool
     skip_verification: bool
+    retry_invalid_judge_responses: bool
     audit_fraction: float
     confirm: bool
     num_canary: int
@@ -141,4 +142,5 @@ class ReverifyKeys(RunKeys, total=False):
 
     num_samples_in_parallel: int
     stale_only: bool
+    retry_invalid_judge_responses: bool
     resume: Literal["auto", "fresh"]

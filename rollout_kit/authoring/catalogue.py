@@ -16,6 +16,7 @@ from ..serving import registry
 from ..serving.nemo_gym.benchmarks import list_configs
 from ..serving.nemo_gym.checkout import Gym, GymServer
 from ..serving.nemo_gym.environments import environment_of
+from ..serving.nemo_gym.manifests import GymManifest
 from ..serving.nemo_gym.models import NAMES
 
 POLICY = "policy_base_url: http://127.0.0.1:1/v1\npolicy_api_key: none\npolicy_model_name: none\n"
@@ -117,7 +118,9 @@ def _benchmarks(gym: Gym) -> Iterator[Listed]:
         prepared = any((config.parent / "data").glob("*.jsonl"))
         needs = "" if prepared else f"ng_prepare_data +benchmark={name}"
         place = config.parent if config.name == "config.yaml" else config
-        yield Listed("benchmark", name, str(place), needs)
+        # the manifest of another file than config.yaml is in a folder of its name
+        manifest = GymManifest.of(place.with_suffix(""))
+        yield Listed("benchmark", name, str(place), needs, str(manifest or ""))
 
 
 def check_files(gym: Gym) -> Iterator[Checked]:

@@ -29,7 +29,7 @@ from ..launch.reach import Servers
 from ..secrets import mask
 from ..serving import registry
 from ..serving.endpoints.prices import Tariff
-from ..serving.nemo_gym.environment_servers import find_sources
+from ..serving.nemo_gym.environment_servers import find_episode_servers, find_sources
 from ..serving.transport.http import max_connections
 from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.read import read_arms
@@ -81,6 +81,7 @@ def task_reader(command: CollectConfig, servers: Servers, path: Path) -> TaskRea
         path=path,
         agents=frozenset(servers.callable_agents),
         sources=find_sources(servers.values),
+        without_request=find_episode_servers(servers.values),
         routes=routes,
         agent_name=None if is_open or routes else chosen,
         default_agent=chosen if is_open else None,
@@ -359,7 +360,10 @@ def open_reverification(
     except BaseException:
         journal.close(clean=False)
         raise
-    limits = _limits(command, manifest, batching, parks=False)
+    retries = command.retry_invalid_judge_responses
+    limits = _limits(
+        command, manifest, batching, parks=False, retry_invalid_judge_responses=retries
+    )
     runner = Runner(verifiers.servers.peers, plans, limits)
     notes += [*opening, *journal.notes]
     return Collection(
@@ -414,8 +418,8 @@ def _open_manifest(journal: AnyJournal) -> Manifest:
 
 
 def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
-    skips = command.skip_verification
-    return {"park_after_s": command.park_after_s, "skip_verification": skips}
+    names = ("park_after_s", "skip_verification", "retry_invalid_judge_responses")
+    return {name: getattr(command, name) for name in names}
 
 
 def _limits(

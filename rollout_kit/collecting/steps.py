@@ -23,6 +23,7 @@ from ..responses import (
     without_provider_data,
 )
 from ..serving.agent import open_session
+from ..serving.nemo_gym.episode_route import NO_REQUEST, PARAMS
 from ..serving.rollout_verdicts import finite_reward
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
@@ -75,6 +76,7 @@ class RolloutLimits:
     verify_timeout_s: float = 120
     park_after_s: float = 1
     skip_verification: bool = False
+    retry_invalid_judge_responses: bool = False
     parks: bool = True
     """Whether a response without a verdict is parked; it is not if the input has it anyway."""
     output: str = ""
@@ -168,10 +170,17 @@ class Steps:
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         line = self._line(response, session.stats, started_at, perf_counter() - began)
+        if task.row[PARAMS] == NO_REQUEST and isinstance(asked := row.get(PARAMS), dict):
+            line[PARAMS] = asked  # the server made it
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return self._make_unverified(line, VerifyError(why, server=agent))
         scores = {**scores_of(task.row, row), "reward": row["reward"]}
+        if self.shared.limits.retry_invalid_judge_responses:
+            try:
+                check_judge(scores, agent)
+            except VerifyError as error:
+                return self._make_unverified(line, error)
         return self._rollout(line, scores, None)
 
     async def _verify_stored(self, stored: JsonObject) -> Result | Refused:
@@ -302,6 +311,8 @@ class Steps:
         try:
             request = {**row, "response": self._encode(line["response"])}
             verify = partial(self.shared.peers.verify, resources, request)
+            if limits.retry_invalid_judge_responses:
+                verify = partial(_ask_valid, verify, resources)
             # a response whose verdict may be slow is on disk before it is asked for
             first = None if self.attempt.key.agent in self.shared.slow else Begun(verify())
             if first is not None and first.is_done and first.error is None:
@@ -385,6 +396,21 @@ class Steps:
         }
         verified = with_verdict(line, scores, known)
         return MadeRollout(info_of(verified), verified, self.encoded)
+
+
+async def _ask_valid(verify: Callable[[], Awaitable[JsonObject]], server: str) -> JsonObject:
+    scores = await verify()
+    check_judge(scores, server)
+    return scores
+
+
+def check_judge(scores: JsonObject, server: str) -> None:
+    """VerifyError if a verifier of NeMo Gym says that its judge gave no verdict."""
+    if scores.get("invalid_judge_response"):
+        is_final = scores.get("invalid_judge_retryable") is False
+        error = VerifyError("invalid_judge_response", server=server, retryable=not is_final)
+        error.failure_kind = "judge_unparseable"
+        raise error
 
 
 def _is_same_answer(stored: str, answer: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..collecting.data.benchmarks.prepared import prepare_rows
 from ..collecting.data.prepare import prepare, prepare_benchmark
 from ..collecting.data.summary import format_summaries
-from ..config.benchmarks.asked import THEIRS, is_theirs
+from ..config.benchmarks.asked import THEIRS, find_checkout, is_theirs
 from ..config.keys import PrepareDataConfig
 from ..config.overrides import text_of
 from ..errors import ConfigError
@@ -19,13 +19,14 @@ ROWS_LEFT_OUT = 2
 
 def main(words: list[str]) -> int:
 
-    named = text_of(words, "benchmark")
-    if named and not is_theirs(named, text_of(words, "nemo_gym"), Path.cwd()):
+    named, checkout = text_of(words, "benchmark"), text_of(words, "nemo_gym")
+    if named and not is_theirs(named, checkout, Path.cwd()):
         entry.parse_keys(words, PrepareDataConfig)
         prepare_rows(named, lambda text, **_: print(text, file=sys.stderr, flush=True))
         return 0
     named = named and named.removeprefix(THEIRS)
-    benchmark = [f"+config_paths=[{config_of(named)}]"] if named else []
+    root = find_checkout(checkout, Path.cwd()) if named else None
+    benchmark = [f"+config_paths=[{config_of(named, root)}]"] if named else []
     config = entry.load([*words, *benchmark], PrepareDataConfig)
 
     def say(line: str) -> None:

@@ -12,7 +12,7 @@ from ..serving.nemo_gym.checkout import Gym
 from ..serving.nemo_gym.environment_servers import ROUTES
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..types import JsonObject
-from . import fields, instances, interpolation
+from . import environments, fields, instances, interpolation
 from .commands import COMMANDS, OLD_KEYS, explain_old_key, known_keys
 from .instances import Block
 from .keys import Command
@@ -38,7 +38,7 @@ def classify(
     warnings: list[str] = []
     for_servers: JsonObject = {}
     for_code: list[str] = []
-    gym = Gym.of(values, cwd)
+    gym = environments.prefer_agents(values, Gym.of(values, cwd))
     used = interpolation.users(merged.tree)
     filed = [key for key in values if not merged.set_by(key, COMMAND_LINE)]
     own, anyones = set(fields.keys(command)), known_keys()
@@ -55,7 +55,7 @@ def classify(
         if isinstance(block, Block) and not known and (close := suggest(key, filed)):
             problems.append(f"no instance is called '{key}' in the files{close}")
         elif isinstance(block, Block) and block.type == ENVIRONMENTS:
-            blocks.append(block)
+            blocks.append(environments.run_code(block, gym))
         elif isinstance(block, Block):
             adopted, wrong = instances.adopt(block, gym)
             blocks.append(adopted)

@@ -1,14 +1,17 @@
 """Blocks of NeMo Gym's `environment_servers`: check them, and wire their agents.
 
-A block becomes no server. `nemo_gym.environment_servers` says what its name means.
+A block of a known kind becomes no server: `nemo_gym.environment_servers` says what its name means.
+One of another kind is an agent whose code is NeMo Gym's or the user's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from ..errors import suggest
+from ..serving.nemo_gym.checkout import Gym
 from ..serving.nemo_gym.environment_servers import (
     AGENT,
     KINDS,
@@ -16,6 +19,7 @@ from ..serving.nemo_gym.environment_servers import (
     TYPE,
     LegacyAgent,
     SingleAgentTurn,
+    implementations,
 )
 from ..serving.service import ServerRef
 from ..types import JsonObject
@@ -32,19 +36,32 @@ OF_RUN = {
 }
 """Limits of a `single_agent_turn` that belong to the run here → what to write."""
 
-USER_SIM = "nemo_user_sim"
-
-INSTEAD = {
-    USER_SIM: "it plays a user against an agent through sessions that only NeMo Gym's agents have:"
-    " collect with its own `gym eval run`, whose rollouts the commands here read",
-}
-"""Kinds without a counterpart → why, and what to do."""
-
 OWN = (
-    "its code is not run here: name the agent's /run with legacy_agent, or one turn of an agent"
-    f" with single_agent_turn; known are {', '.join(KINDS)}"
+    f"there is no code for it, {TYPE}/{{kind}}/app.py: name a checkout of NeMo Gym that has it,"
+    " +nemo_gym=<folder>, or the agent's /run with legacy_agent, or one turn of an agent with"
+    f" single_agent_turn; known are {', '.join(KINDS)}"
 )
 """What to do with another kind."""
+
+
+def run_code(block: Block, gym: Gym) -> Block:
+    """The block as an agent, if its kind has code and no counterpart here."""
+    code = None if block.implementation in KINDS else gym.find(TYPE, block.implementation)
+    return block._replace(type=AGENTS, code=code) if code else block
+
+
+def prefer_agents(values: JsonObject, gym: Gym) -> Gym:
+    """The same, with NeMo Gym's code for the agents of such blocks: only these agents have the
+    sessions that it opens."""
+    named = {
+        reference["name"]
+        for block in values.values()
+        for kind, settings in implementations(block, TYPE)
+        if kind not in KINDS and gym.has(TYPE, kind)
+        for reference in settings.values()
+        if isinstance(reference, dict) and reference.get("type") == AGENTS and "name" in reference
+    }
+    return replace(gym, preferred=gym.preferred | named) if named else gym
 
 
 class Wired(NamedTuple):
@@ -72,7 +89,9 @@ def wire(blocks: list[Block], values: JsonObject, merged: Merged) -> Wired:
         wired.warnings.extend(_tell_unused(block, found.settings, merged))
         if isinstance(found.settings, SingleAgentTurn):
             _connect(block, found.settings, wired.blocks)
-    wired.problems.extend(_check_routes(values.get(ROUTES), {block.name for block in own}, merged))
+    coded = {each.name for each in blocks if each.code and each.code.type == TYPE}
+    names = {block.name for block in own} | coded
+    wired.problems.extend(_check_routes(values.get(ROUTES), names, merged))
     return wired
 
 
@@ -85,7 +104,7 @@ def _check(block: Block, merged: Merged) -> _Checked:
     title = f"{block.name} ({block.implementation})"
     model = KINDS.get(block.implementation)
     if model is None:
-        why = INSTEAD.get(block.implementation, OWN)
+        why = OWN.format(kind=block.implementation)
         return _Checked(None, [f"{title}: {TYPE}: {why} [{merged.origin(*block.path)}]"])
     given = {key: value for key, value in block.given.items() if key not in IGNORED}
     problems = [

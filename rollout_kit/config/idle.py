@@ -69,7 +69,7 @@ NEEDS = (
     ),
     Need(("arms_seed",), lambda it: it.has_arms, "it needs +arms=…"),
     Need(
-        ("audit_fraction", "park_after_s", "verify_timeout_s"),
+        ("audit_fraction", "park_after_s", "verify_timeout_s", "retry_invalid_judge_responses"),
         lambda it: not it.command.skip_verification,
         "skip_verification leaves nothing to verify",
     ),

@@ -1201,7 +1201,17 @@ class ResumeConfig(CommandKeys):
         return value
 
 
-class VerdictsConfig(CommandKeys):
+class InvalidVerdictsConfig(CommandKeys):
+    """What a verdict of NeMo Gym's verifiers with `invalid_judge_response` is."""
+
+    retry_invalid_judge_responses: bool = Field(
+        False,
+        description="Leave a response without a verdict if its verifier sets"
+        " invalid_judge_response, and verify it again. Off: its reward counts.",
+    )
+
+
+class VerdictsConfig(InvalidVerdictsConfig):
     """How rollouts are verified."""
 
     skip_verification: bool = Field(
@@ -1267,7 +1277,7 @@ class StatusConfig(ControlConfig):
     port: int = Field(0, ge=0, le=65535, description="Port of that page. 0 takes a free one.")
 
 
-class ReverifyConfig(RolloutsCommand):
+class ReverifyConfig(InvalidVerdictsConfig, RolloutsCommand):
     """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
 
     asks_policy: ClassVar[bool] = False

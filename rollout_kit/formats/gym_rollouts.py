@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from ..responses import as_object
-from ..store.nemo_gym import INPUTS, NO_AGENT, OF_RESULT, OF_RUN, divide, read_tasks, request_of
-from ..store.tasks import agent_name_of, task_id_of
+from ..serving.nemo_gym.episodes import calls_of_policy, ends_of_turns, is_episode
+from ..store.nemo_gym import INPUTS, OF_RESULT, OF_RUN, read_rollout, read_tasks
 from ..trajectory import ModelCall
 from ..types import JsonObject
 from .foreign import Damaged, Foreign, count_in, number_in
 
 NAME = "nemo_gym"
 
-OF_IDENTITY = OF_RUN | OF_RESULT | {"responses_create_params"}
-
 
 def is_line(row: JsonObject) -> bool:
-    return isinstance(row.get("responses_create_params"), dict) and "response" in row
+    has_response = isinstance(row.get("responses_create_params"), dict) and "response" in row
+    return has_response or ("reward" in row and is_episode(row))
 
 
 def tasks_beside(path: Path) -> dict[Any, JsonObject]:
@@ -29,32 +28,53 @@ def tasks_beside(path: Path) -> dict[Any, JsonObject]:
 
 def read_line(row: JsonObject, tasks: dict[Any, JsonObject]) -> Foreign:
     """A rollout; Damaged if its response is none."""
-    response = row["response"]
-    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+    read = read_rollout(row, tasks)
+    if read is None:
         raise Damaged("its response has no list of output")
-    task = tasks.get(row.get("_ng_task_index"))
-    fields = {name: row[name] for name in row if name not in OF_RUN | OF_RESULT}
-    params = row["responses_create_params"]
-    own, scores = divide(task, fields)
-    trajectory = as_object(row.get("ng_trajectory"))
+    params = read.row["responses_create_params"]
+    scores = {k: v for k, v in read.scores.items() if k != "responses_create_params"}
+    not_fields = {"responses_create_params", *scores}
     found = Foreign(
-        str(agent_name_of(row) or NO_AGENT),
+        read.agent,
         params.get("input", []),
-        response["output"],
-        fields={name: own[name] for name in own if name not in OF_IDENTITY and name not in scores},
+        read.response["output"],
+        fields={name: read.row[name] for name in read.row if name not in not_fields},
         params={name: value for name, value in params.items() if name not in ("input", "tools")},
         tools=params.get("tools") or [],
-        model=str(response.get("model") or ""),
-        calls=[_call(as_object(each)) for each in trajectory.get("model_calls") or []],
+        model=str(read.response.get("model") or ""),
+        calls=_calls(row),
         reward=number_in(row.get("reward")),
-        scores={k: v for k, v in scores.items() if k != "responses_create_params"},
-        index=count_in(row.get("_ng_rollout_index")),
-        response=response,
-        id=task_id_of(request_of(fields) if task is None else task),
+        scores=scores,
+        index=count_in(read.index),
+        response=read.response,
+        id=read.task_id,
     )
     names = (OF_RESULT | OF_RUN) - {"response", "reward", "agent_ref"}
     found.kept = {name: row[name] for name in sorted(names) if name in row}
     return found
+
+
+def _calls(row: JsonObject) -> list[ModelCall]:
+    """The model calls, from a trajectory or from an episode of an environment server."""
+    if is_episode(row):
+        ends = ends_of_turns(row)
+        return [
+            _call_of_episode(call, to) for call, to in zip(calls_of_policy(row), ends, strict=True)
+        ]
+    trajectory = as_object(row.get("ng_trajectory"))
+    return [_call(as_object(each)) for each in trajectory.get("model_calls") or []]
+
+
+def _call_of_episode(call: Mapping[str, Any], to: int) -> ModelCall:
+    response = call["response"]
+    usage, cut = as_object(response.get("usage")), as_object(response.get("incomplete_details"))
+    return ModelCall(
+        to=to,
+        input=count_in(usage.get("input_tokens")),
+        output=count_in(usage.get("output_tokens")),
+        finish=str(cut["reason"]) if cut.get("reason") else "stop",
+        model=response["model"] if isinstance(response.get("model"), str) else None,
+    )
 
 
 def _call(call: Mapping[str, Any]) -> ModelCall:

@@ -21,6 +21,7 @@ from ..secrets import mask
 from ..serving import registry
 from ..serving.fingerprint import list_sources
 from ..serving.nemo_gym import handover
+from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
 from ..serving.process_tree import MARK
 from ..serving.workers.environment import clean_environment
 from ..types import JsonObject
@@ -105,12 +106,20 @@ def config_for_gym(
     if own.type == RESOURCES:
         known |= secrets
     known -= own.secrets
+    if spell_type(own) == ENVIRONMENTS:  # its code asks their endpoints itself, as for embeddings
+        named = _texts(own.settings)
+        known -= frozenset[str]().union(*(e.secrets for e in instances if e.name in set(named)))
     others = frozenset(text for text in known if len(text) >= MIN_SECRET)
     blocks = {
-        each.name: (each.type, each.implementation, mask(each.settings, others))
+        each.name: (spell_type(each), each.implementation, mask(each.settings, others))
         for each in instances
     }
     return handover.config_for(mask(values, others), blocks, urls)
+
+
+def spell_type(instance: Instance) -> str:
+    """The type of a server in NeMo Gym's configuration."""
+    return instance.code.type if instance.code else instance.type
 
 
 def warn_of_variables(instances: list[Instance]) -> Iterator[str]:

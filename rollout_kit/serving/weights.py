@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..reading import cache_folder
+
 BLOCK = 4096
 
 NUM_BLOCKS = 1024
@@ -116,7 +118,9 @@ def _digest_file(path: Path) -> str:
     status = path.stat()
     times = status.st_mtime_ns, status.st_ctime_ns
     key = f"{path.resolve()}\0{status.st_ino}\0{status.st_size}\0{times}"
-    cached = _cache_folder() / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    if (folder := cache_folder()) is None:
+        return _sample(path, status.st_size)
+    cached = folder / "weights" / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     with suppress(OSError, UnicodeDecodeError):
         if found := cached.read_text():
             return found
@@ -127,11 +131,6 @@ def _digest_file(path: Path) -> str:
         new.write_text(found)
         new.replace(cached)
     return found
-
-
-def _cache_folder() -> Path:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return home / "rollout_kit/weights"
 
 
 def _sample(path: Path, size: int) -> str:

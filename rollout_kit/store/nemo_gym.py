@@ -8,14 +8,16 @@ output; without that file, by the parameters of its request.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from ..errors import ConfigError
-from ..reading import cache_folder
+from ..reading import cache_folder, parse_line
+from ..serving.nemo_gym.episodes import as_rollout, is_episode
 from ..serving.nemo_gym.rows import flatten
 from ..types import JsonObject, Key, Task
 from .input import number_lines
@@ -31,12 +33,50 @@ NEEDS_COPY = "rollouts of NeMo Gym are converted into a copy in the user's cache
 
 HOW_TO_PLACE = "Name a folder with enough room in the environment variable XDG_CACHE_HOME"
 
-VERSION = 2
+VERSION = 3
 """Of the copies; raise it when the same file is converted in another way."""
 
 OF_RESULT = frozenset({"response", "reward", "ng_trajectory", "ng_agent_observations"})
 
-OF_RUN = frozenset({"agent_ref", "skills_ref", "_ng_task_index", "_ng_rollout_index"})
+SERVER, IDENTITY = "_ng_environment_server", "_ng_task_id"
+"""What 0.7 writes of a rollout of an environment server: its name, and the task's."""
+
+OF_RUN = frozenset(
+    {"agent_ref", "skills_ref", "_ng_task_index", "_ng_rollout_index", "_ng_result_type"}
+    | {SERVER, IDENTITY}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GymRollout:
+    """A rollout in terms of ours; `index` is None where the line does not say it."""
+
+    agent: str
+    task_id: str
+    row: JsonObject
+    """Of the task."""
+    scores: JsonObject
+    """What the verifier added."""
+    response: JsonObject
+    index: Any = None
+
+
+def read_rollout(given: JsonObject, tasks: Mapping[Any, JsonObject]) -> GymRollout | None:
+    """The rollout of a line, whose tasks have these rows; None if it is none."""
+    row = as_rollout(given) if is_episode(given) else given
+    response, params = row.get("response"), row.get("responses_create_params")
+    if not isinstance(response, dict) or not isinstance(params, dict):
+        return None
+    if not isinstance(response.get("output"), list):
+        return None
+    task = tasks.get(row.get("_ng_task_index"))
+    fields = {name: row[name] for name in row if name not in OF_RUN | OF_RESULT}
+    named = {"task": row[IDENTITY]} if row is not given and IDENTITY in row else None
+    task_id = task_id_of(task or named or request_of(fields))
+    task = None if task is None else {"responses_create_params": params, **task}
+    own, scores = divide(task, fields)
+    agent = str(agent_name_of(row) or row.get(SERVER) or NO_AGENT)
+    return GymRollout(agent, task_id, own, scores, response, row.get("_ng_rollout_index"))
 
 
 def as_ours(path: str) -> str:
@@ -76,22 +116,18 @@ def _write(copy: Path, lines: Iterable[bytes]) -> None:
 def is_theirs(path: Path) -> bool:
     """Whether the first line is a rollout of NeMo Gym."""
     for _, raw in number_lines(path):
-        row = _parse(raw)
-        return row is not None and "kind" not in row and "rollout" not in row
+        found = _parse(raw, {})
+        return found is not None and {"kind", "rollout"}.isdisjoint(found[0])
     return False
 
 
-def _parse(raw: bytes) -> JsonObject | None:
+def _parse(raw: bytes, tasks: Mapping[Any, JsonObject]) -> tuple[JsonObject, GymRollout] | None:
     """A line with a request, a response and a reward; None for any other."""
-    try:
-        row = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+    row = parse_line(raw)
+    if row is None or not isinstance(row.get("reward"), int | float):
         return None
-    if not isinstance(row, dict) or not isinstance(row.get("reward"), int | float):
-        return None
-    response, params = row.get("response"), row.get("responses_create_params")
-    is_one = isinstance(response, dict) and isinstance(response.get("output"), list)
-    return row if is_one and isinstance(params, dict) else None
+    found = read_rollout(row, tasks)
+    return found and (row, found)
 
 
 def read_tasks(inputs: Path) -> Iterator[tuple[Any, JsonObject]]:
@@ -107,21 +143,17 @@ def _convert(path: Path, tasks: dict[int, JsonObject]) -> Iterator[JsonObject]:
     repeats: Counter[tuple[str, str]] = Counter()
     positions: dict[str, int] = {}
     for number, raw in number_lines(path):
-        if (row := _parse(raw)) is None:
+        if (parsed := _parse(raw, tasks)) is None:
             continue
-        agent = str(agent_name_of(row) or NO_AGENT)
-        task_row = tasks.get(row.get("_ng_task_index", -1))
-        fields = {name: row[name] for name in row if name not in OF_RUN | OF_RESULT}
-        id = task_id_of(request_of(fields) if task_row is None else task_row)
-        task_row, scores = divide(task_row, fields)
-        index = row.get("_ng_rollout_index", repeats[id, agent])
+        row, found = parsed
+        id, agent = found.task_id, found.agent
+        index = repeats[id, agent] if found.index is None else found.index
         repeats[id, agent] += 1
         position = row.get("_ng_task_index", positions.setdefault(id, len(positions)))
-        key = Key(id, agent, "", index)
-        response = row["response"]
-        known = {"attempt": 1, "model": response.get("model"), "settings": "nemo_gym"}
-        line = build_line(Task(id, position, number, agent, task_row), key, response, known)
-        yield with_verdict(line, {**scores, "reward": row["reward"]}, {})
+        known = {"attempt": 1, "model": found.response.get("model"), "settings": "nemo_gym"}
+        task = Task(id, position, number, agent, found.row)
+        line = build_line(task, Key(id, agent, "", index), found.response, known)
+        yield with_verdict(line, {**found.scores, "reward": row["reward"]}, {})
 
 
 def divide(task: JsonObject | None, fields: JsonObject) -> tuple[JsonObject, JsonObject]:

@@ -20,6 +20,7 @@ from ..errors import ConfigError, number_of, suggest
 from ..reading import parse_line, read_object
 from ..responses import DEEPEST, is_too_deep
 from ..serving.endpoints.params import find_problems, merge
+from ..serving.nemo_gym.episode_route import NO_REQUEST, PARAMS
 from ..serving.nemo_gym.rows import SOURCE, flatten
 from ..types import JsonObject, Task
 from .arms.arm import Arm
@@ -141,6 +142,8 @@ class TaskReader:
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What a row's `task_source` may say → the agents that it can mean."""
     routes: Routes = field(default_factory=Routes)
+    without_request: Collection[str] = ()
+    """Agents that make the request to the model themselves."""
     mapping: RowMapping | None = None
     """Makes tasks of rows. A task's id is that of the row as it was."""
 
@@ -275,7 +278,8 @@ class Reading:
         try:
             row = flatten(parse_row(given if isinstance(given, bytes) else _encode(given)))
             agents = reader.agents_of(row)
-            sent = reader.row_to_send(row)
+            needs_none = bool(agents) and all(each in reader.without_request for each in agents)
+            sent = reader.row_to_send({PARAMS: NO_REQUEST, **row} if needs_none else row)
         except ValueError as error:
             return [Malformed(number, str(error), _start_of(given))]
         self.num_tasks += 1

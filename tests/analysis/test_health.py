@@ -135,6 +135,25 @@ def test_copies_torn_lines_and_whole_tasks(
     assert "no check has found anything" in capsys.readouterr().out
 
 
+def test_failures_are_counted_by_their_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_jsonl(tmp_path / "rollouts.jsonl", [line(0)])
+    about = [{"class": "VerifyError", "failure_kind": "judge_failed"}] * 2 + [
+        {"class": "TaskError"}
+    ]
+    head = {"kind": "failure", "schema": 1, "agent_ref": {"name": "a"}, "_ng_rollout_index": 0}
+    rollout = {"task_id": "0" * 16, "scope": "", "rollout_index": 0}
+    (tmp_path / "rollouts.d").mkdir()
+    write_jsonl(
+        tmp_path / "rollouts.d/failures.jsonl",
+        [{**head, "_ng_task_index": 0, "rollout": rollout, "failure": each} for each in about],
+    )
+    assert run(str(path)) == 0
+    said = capsys.readouterr().out
+    assert "3 rollouts failed and cannot be checked" in said and "2 judge_failed, 1 Task" in said
+
+
 def test_a_check_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_jsonl(tmp_path / "rollouts.jsonl", [line(0)])
     assert run(str(path), "+ignore=[agent_turn_holow]") == 1

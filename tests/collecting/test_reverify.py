@@ -285,6 +285,32 @@ def test_a_verdict_that_does_not_come_is_a_failure_and_never_a_reward(desk: Desk
     assert len(by_key(desk.new())) == 6
 
 
+def test_a_judge_s_invalid_response_is_no_verdict_if_the_command_says_so(desk: Desk) -> None:
+    """NeMo Gym's verifiers give it a reward of 0."""
+    is_valid = False
+
+    class Judged(Echo):
+        async def verify(self, body: EchoRequest) -> VerifyResponse:
+            if is_valid or body.expected != "q1":
+                return body.scored(1.0, invalid_judge_response=False)
+            return body.scored(0.0, invalid_judge_response=True)
+
+    Judged._verify_request = EchoRequest
+    desk.verifier = making(Judged, fast_mode=True)
+    retries = {"retry_invalid_judge_responses": True}
+    run_virtual(desk.collect(ROWS, **retries))
+    assert len(desk.lines("unverified")) == 1
+    assert [line["reward"] for line in desk.lines()] == [1.0] * 5
+    run_virtual(desk.collect(ROWS))
+    assert sorted(line["reward"] for line in desk.lines()) == [0.0, *[1.0] * 5]
+    assert run_virtual(desk.reverify(**retries)) == 2
+    [failed] = desk.new("failures")
+    assert failed["failure"]["failure_kind"] == "judge_unparseable" and len(desk.new()) == 5
+    is_valid = True
+    assert run_virtual(desk.reverify(**retries)) == 0
+    assert [line["reward"] for line in desk.new()] == [1.0] * 6
+
+
 def test_a_verifier_that_refuses_everyone_stops_the_run(desk: Desk) -> None:
     class Locked(Echo):
         async def verify(self, body: EchoRequest) -> VerifyResponse:

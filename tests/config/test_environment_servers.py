@@ -434,8 +434,7 @@ REFERENCE = {"type": "resources_servers", "name": "mcqa"}
             of("single_agent_turn", resources_server=REFERENCE, resources_tool_transports=["ssh"]),
             "resources_tool_transports",
         ),
-        (of("nemo_user_sim"), r"front \(nemo_user_sim\): .*gym eval run"),
-        (of("my_own"), r"front \(my_own\): .*its code is not run here"),
+        (of("my_own"), r"front \(my_own\): .*no code for it, environment_servers/my_own/app.py"),
         (
             of("legacy_agent").replace("environment_servers", "environment_server"),
             "unknown server type 'environment_server' .did you mean 'environment_servers'",

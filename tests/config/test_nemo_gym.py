@@ -125,6 +125,29 @@ def test_a_server_of_the_checkout_verifies_the_rollouts_of_our_agent(
     assert {row["rollout"]["verifier"] for row in found} != {None}
 
 
+TALK = "environment_servers/talk/configs/talk.yaml"
+
+
+def test_an_environment_server_with_code_is_an_agent_whose_rows_need_no_request(
+    place: Path, model: Endpoint
+) -> None:
+    identity = {"taskset": "words:few", "task_id": "one"}
+    rows = [{"words": "a b"}, {"task_id": identity, "task_input": {"words": "c d"}}]
+    found = collect(place, model, TALK, rows)
+    assert [row["agent_ref"]["name"] for row in found] == ["talk_environment"] * 2
+    one, two = sorted(found, key=lambda row: row["words"])
+    assert (one["reward"], one["response"]["output"][0]["content"][0]["text"]) == (0.5, "b")
+    assert one["responses_create_params"]["input"][0]["content"] == "a b"
+    assert one["fields"] == ["words"] and two["fields"] == ["task_id", "words"]
+    assert two["_ng_task_id"] == identity and len(two["invocations"]) == 1
+    write_jsonl(place / "tasks.jsonl", [{"words": "nothing"}])
+    (place / "out/rollouts.jsonl").unlink()
+    with pytest.raises(AssertionError):
+        collect(place, model, TALK, [{"words": "nothing"}])
+    [failed] = read_jsonl(place / "out/rollouts.d/failures.jsonl")
+    assert failed["failure"]["message"] == "/run reported: agent: no words"
+
+
 @pytest.mark.parametrize("agent", ["counter_agent", "plain_counter_agent"])
 def test_sessions_of_a_stateful_server_reach_it_through_both_agents(
     place: Path, model: Endpoint, agent: str

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from command import as_function
 
+from rollout_kit.errors import ConfigError
 from rollout_kit.serving.nemo_gym.benchmarks import config_of
 
 list_command = as_function("ng_list")
@@ -53,7 +54,38 @@ def test_it_lists_ours_and_those_of_a_checkout_with_their_needs(
     assert only["human_eval"]["about"].startswith("164 rows: ")
     hard = only["letters/hard.yaml"]["needs"]
     assert hard == "ng_prepare_data +benchmark=letters/hard.yaml"
-    assert config_of("letters/hard.yaml") == "benchmarks/letters/hard.yaml"
+    assert config_of("letters/hard.yaml", gym) == "benchmarks/letters/hard.yaml"
+
+
+MANIFEST = """
+name: letters/hard
+description: Letters that are
+  hard.
+domain: knowledge
+licensing: MIT
+lifecycle: deprecated
+datasets: [{name: letters, type: benchmark, prepare_script: benchmarks/letters/prepare.py}]
+config_path: ../hard.yaml
+"""
+
+
+def test_a_manifest_says_what_a_benchmark_is_and_which_file_runs_it(
+    gym: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = gym / "benchmarks/letters"
+    shutil.copy(letters / "config.yaml", letters / "hard.yaml")
+    (letters / "hard").mkdir()
+    (letters / "hard/manifest.yaml").write_text(MANIFEST)
+    found = run(capsys, "+nemo_gym=Gym", "+kind=benchmark")
+    listed = {each["name"]: each for each in found if each["source"] != "rollout_kit"}
+    assert listed.keys() == {"letters", "letters/hard.yaml"} and "about" not in listed["letters"]
+    about = listed["letters/hard.yaml"]["about"]
+    assert about == "Letters that are hard. · knowledge · MIT · deprecated"
+    assert config_of("letters/hard", gym) == "benchmarks/letters/hard.yaml"
+    for text, why in (("- no mapping", "is no mapping"), ("config_path: ../../x", "config_path")):
+        (letters / "hard/manifest.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            config_of("letters/hard", gym)
 
 
 def test_the_checkout_may_be_named_in_env_yaml(

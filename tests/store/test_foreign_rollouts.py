@@ -9,6 +9,7 @@ import pytest
 from command import as_function
 from support import forget_home, read_jsonl, write_jsonl
 
+from rollout_kit.formats.importing import import_runs
 from rollout_kit.store.nemo_gym import as_ours
 from rollout_kit.store.tasks import task_id_of
 
@@ -56,6 +57,62 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "theirs_materialized_inputs.jsonl", inputs)
     write_jsonl(tmp_path / "theirs.jsonl", [rollout(t, i, "AB"[(t + i) % 2]) for t, i in indices])
     return tmp_path / "theirs.jsonl"
+
+
+def call_of(role: str, asked: list[Any], *said: Any) -> dict[str, Any]:
+    """A call of a model in an episode of an environment server."""
+    usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    response = {"id": "r", "object": "response", "model": "m", "output": [*said], "usage": usage}
+    return {"role": role, "request": {"input": asked, "temperature": 1}, "response": response}
+
+
+def episode(index: int) -> dict[str, Any]:
+    """A rollout of `nemo_user_sim`: no response, but the calls of all models."""
+
+    def message(role: str, text: str) -> dict[str, Any]:
+        kind = "output_text" if role == "assistant" else "input_text"
+        return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+    asked, hello = [message("user", "A drink?")], message("assistant", "Which?")
+    call = {"type": "function_call", "call_id": "c", "name": "pour", "arguments": "{}"}
+    done = {"type": "function_call_output", "call_id": "c", "output": "poured"}
+    then = [*asked, hello, message("user", "Tea.")]
+    calls = [
+        call_of("user", [], message("assistant", "A drink?")),
+        call_of("assistant", asked, hello),
+        call_of("judge", asked, message("assistant", "5")),
+        call_of("assistant", then, call),
+        call_of("assistant", [*then, call, done], message("assistant", "Here.")),
+    ]
+    return {
+        "reward": 0.5,
+        "invocations": calls,
+        "_ng_task_id": {"taskset": "drinks", "task_id": "tea"},
+        "_ng_task_index": 0,
+        "_ng_rollout_index": index,
+        "_ng_environment_server": "drinks_environment",
+        "_ng_result_type": "nemo_user_sim",
+    }
+
+
+def test_an_episode_of_an_environment_server_is_the_assistant_s_conversation(
+    theirs: Path,
+) -> None:
+    theirs.with_name("theirs_materialized_inputs.jsonl").unlink()
+    write_jsonl(theirs, [episode(0), episode(1)])
+    import_runs([theirs], theirs.with_name("imported.jsonl"))
+    for path in (as_ours(str(theirs)), "imported.jsonl"):
+        one, two = read_jsonl(Path(path))
+        assert one["rollout"]["task_id"] == two["rollout"]["task_id"]
+        assert [each["rollout"]["rollout_index"] for each in (one, two)] == [0, 1]
+        assert one["agent_ref"]["name"] == "drinks_environment" and one["reward"] == 0.5
+        [question] = one["responses_create_params"]["input"]
+        assert question["content"][0]["text"] == "A drink?"
+        items = [each.get("role") or each["type"] for each in one["response"]["output"]]
+        calls = ["function_call", "function_call_output"]
+        assert items == ["assistant", "user", *calls, "assistant"]
+        assert one["response"]["usage"]["total_tokens"] == 15 and len(one["invocations"]) == 5
+    assert one["rollout"]["turns"]["to"] == [2, 4, 5] and one["rollout"]["num_turns"] == 3
 
 
 def status(main: Any, *argv: str) -> int:

@@ -18,10 +18,10 @@ ONE, TWO = [[1, 2], [3, 4]], [[5]]
 PARAMS = {"input": [{"role": "user", "content": "?"}]}
 
 
-def verify(expected, text, **settings):
+def verify(expected, text, field="expected_outputs", **settings):
     async def run():
         server = ArcAgi(ArcAgi.Config(**settings), None, "arc_agi")
-        task = {"responses_create_params": PARAMS, "expected_outputs": expected}
+        task = {"responses_create_params": PARAMS, field: expected}
         with entered(Session()):
             await server.handle("/seed_session", orjson.dumps(task))
             response = make_response("m", [message_item(text)] if text else [], None)
@@ -62,6 +62,23 @@ def test_rows(row):
 )
 def test_answer_of_one_input(text, reward):
     assert verify([ONE], text)["reward"] == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("so \\boxed{[[1, 2],\n [3, 4]]} and [[9]]", 1),
+        ("[[9]], so \\boxed{ [[1,2],[3,4]] }", 1),
+        ("\\boxed{[[9]]} no, \\boxed{[[1,2],[3,4]]}", 0),
+        ("[[1,2],[3,4]] no, [[9]]", 1),
+        ("\\boxed{[[1,2],[3]]}", 0),
+        ("\\boxed{" * 20_000, 0),
+        ("", 0),
+    ],
+    ids=range(7),
+)
+def test_a_row_of_nemo_gym_asks_for_a_boxed_grid(text, reward):
+    assert verify(ONE, text, field="expected_output")["reward"] == reward
 
 
 @pytest.mark.parametrize(

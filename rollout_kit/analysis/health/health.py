@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ...config.keys import CheckRolloutsConfig
 from ...errors import ConfigError, number_of, suggest
+from ...responses import as_object
 from ...store.files import OutputPaths
 from ...store.input import plain_path
 from ...store.kinds import NEWER, UNREADABLE
@@ -68,8 +69,9 @@ class Health:
 
     rollouts: list[CheckedRollout]
     tasks: dict[int | str, list[HealthFinding]]
-    num_failed: int
-    """Rollouts that failed and have no line."""
+    failed: Counter[str]
+    """Rollouts that failed and have no line, by the kind of the failure: NeMo Gym's name if it has
+    one, else the class."""
     ignored: frozenset[str]
 
     def count(self, verdict: Verdict) -> int:
@@ -102,7 +104,8 @@ class Health:
         return {
             "rollouts": len(self.rollouts),
             "tasks": len({each.task for each in self.rollouts}),
-            "failed_rollouts": self.num_failed,
+            "failed_rollouts": self.failed.total(),
+            "failed_by_kind": dict(self.failed.most_common()),
             "verdicts": {
                 verdict: self.count(verdict) for verdict in ("healthy", "unhealthy", "unobserved")
             },
@@ -129,7 +132,8 @@ def check_files(command: CheckRolloutsConfig) -> Health:
     for each in rollouts:
         tasks[each.task].append(each)
     findings = {task: list(_check_task(own, ignored)) for task, own in tasks.items()}
-    return Health(rollouts, findings, sum(map(_count_failures, paths)), ignored)
+    failed = Counter(kind for path in paths for kind in _find_failures(path))
+    return Health(rollouts, findings, failed, ignored)
 
 
 def _observe_files(paths: Iterable[Path]) -> Iterator[tuple[str, Evidence]]:
@@ -199,10 +203,13 @@ def _check_task(
         yield HealthFinding(NO_SUCCESS, {}, {"repeats": len(copies)})
 
 
-def _count_failures(path: Path) -> int:
-    """Rollouts of an output that failed."""
+def _find_failures(path: Path) -> Iterator[str]:
+    """The kind of each failure of an output."""
     failures = OutputPaths(plain_path(path)).failures
-    return sum(line.kind == "failure" for line in iterate_beside(failures, "failure"))
+    for line in iterate_beside(failures, "failure"):
+        if line.kind == "failure":
+            about = as_object(line.row.get("failure"))
+            yield str(about.get("failure_kind") or about.get("class") or "unknown")
 
 
 def write_verdicts(health: Health, path: Path) -> None:
@@ -224,7 +231,8 @@ def format_health(found: Mapping[str, Any]) -> str:
     lines = [f"{over}: " + ", ".join(f"{n:,} {verdict}" for verdict, n in verdicts.items())]
     if found["failed_rollouts"]:
         failed = number_of(found["failed_rollouts"], "rollout")
-        lines.append(f"{failed} failed and cannot be checked: they have no line")
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in found["failed_by_kind"].items())
+        lines.append(f"{failed} failed and cannot be checked, as they have no line: {kinds}")
     lines += _format_checks(
         {k: own for k, own in found["checks"].items() if own["affected"]}, total
     )

@@ -32,16 +32,21 @@ def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
     ConfigError if it could mean two things."""
     if name.startswith((OWN, THEIRS)):
         return name.startswith(THEIRS)
-    env = {} if given else next(iter(layer.tree for layer in read_layers([], cwd)[-1:]), {})
-    checkout = locate(given or env.get(CHECKOUT), cwd)
+    checkout = find_checkout(given, cwd)
     is_own = name.endswith(".yaml") or find_place(name, cwd) is not None
-    in_checkout = checkout is not None and (checkout / config_of(name)).is_file()
+    in_checkout = checkout is not None and (checkout / config_of(name, checkout)).is_file()
     if find_place(name, cwd) is not None and in_checkout:
         raise ConfigError(
             f"benchmark={name}: rollout_kit has one, and the checkout another: write"
             f" {OWN}{name} or {THEIRS}{name}"
         )
     return in_checkout or (checkout is not None and not is_own)
+
+
+def find_checkout(given: str | None, cwd: Path) -> Path | None:
+    """The checkout that a command or env.yaml names."""
+    env = {} if given else next(iter(layer.tree for layer in read_layers([], cwd)[-1:]), {})
+    return locate(given or env.get(CHECKOUT), cwd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Asked:
         if name.startswith("["):
             raise ConfigError(f"{KEY}={name}: only ng_collect_rollouts takes several: name one")
         if is_theirs(name, checkout, cwd):
-            return cls(theirs=config_of(name.removeprefix(THEIRS)))
+            return cls(theirs=config_of(name.removeprefix(THEIRS), find_checkout(checkout, cwd)))
         return cls(read_definition(name, cwd))
 
     @property

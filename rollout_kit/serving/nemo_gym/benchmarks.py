@@ -14,6 +14,7 @@ from ...types import JsonObject
 from ..registry import is_checkout
 from .checkout import GymServer
 from .environments import interpreter_for
+from .manifests import NAME, GymManifest
 
 RUN = """
 import json, runpy, sys
@@ -29,9 +30,14 @@ ARGUMENTS = "prepare_script_args"
 LAST_LINES = 6
 
 
-def config_of(name: str) -> str:
+def config_of(name: str, root: Path | None) -> str:
     """The YAML of a benchmark, relative to the checkout."""
-    return f"benchmarks/{name}" if name.endswith(".yaml") else f"benchmarks/{name}/config.yaml"
+    if name.endswith(".yaml"):
+        return f"benchmarks/{name}"
+    folder = f"benchmarks/{name}"
+    if root is not None and (manifest := GymManifest.of(root / folder)) is not None:
+        return str(manifest.config.relative_to(root.resolve()))
+    return f"{folder}/config.yaml"
 
 
 def list_configs(root: Path) -> dict[str, Path]:
@@ -39,7 +45,7 @@ def list_configs(root: Path) -> dict[str, Path]:
     folder, or the file where that has another name than config.yaml."""
     found = {}
     for path in sorted((root / "benchmarks").rglob("*.yaml")):
-        if LISTS_ROWS.search(path.read_text("utf-8", "replace")):
+        if path.name != NAME and LISTS_ROWS.search(path.read_text("utf-8", "replace")):
             own = path.parent if path.name == "config.yaml" else path
             found[str(own.relative_to(root / "benchmarks"))] = path
     return found

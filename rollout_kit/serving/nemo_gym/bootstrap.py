@@ -158,8 +158,10 @@ def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    names = ("peer_user", "game_routes", "row_schema")
-    peer_user, game_routes, row_schema = (load_file(plan[name]) for name in names)
+    names = ("peer_user", "game_routes", "row_schema", "episode_route", "episodes")
+    peer_user, game_routes, row_schema, episode_route, episodes = (
+        load_file(plan[name]) for name in names
+    )
 
     class OwnUser(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Closes connections of other users of this machine."""
@@ -175,6 +177,9 @@ def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
     def run(app: Any, **options: Any) -> None:
         replies = {"/health": about, **find_replies(app)}
         app = game_routes.GameRoutes(app) if game_routes.is_game(app) else app
+        if plan["takes_episodes"]:
+            name = plan["about"]["name"]
+            app = episode_route.EpisodeRoute(app, name, lambda found: convert(episodes, found))
         if plan["about"].get("checks_rows"):
             app = row_schema.RowRoute(app, row_schema.Schema(plan["folder"]))
         known = {name: value for name, value in options.items() if name not in ("host", "port")}
@@ -184,6 +189,11 @@ def serve_on(sock: socket.socket, plan: dict[str, Any]) -> None:
         uvicorn.Server(config).run(sockets=[sock])
 
     uvicorn.run = run  # type: ignore[assignment]
+
+
+def convert(episodes: Any, result: dict[str, Any]) -> dict[str, Any]:
+    """The result of an episode as a rollout."""
+    return episodes.as_rollout(result) if episodes.is_episode(result) else result
 
 
 def with_replies(app: Any, replies: dict[str, Any]) -> Any:
@@ -220,7 +230,7 @@ def find_replies(app: Any) -> dict[str, Any]:
 
 def load_file(path: str) -> Any:
     """A module of this toolkit that imports nothing of it."""
-    spec = importlib.util.spec_from_file_location(f"rollout_kit_{len(path)}", path)
+    spec = importlib.util.spec_from_file_location(f"rollout_kit_{os.path.basename(path)}", path)
     assert spec is not None and spec.loader is not None, "a .py file always has a loader"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

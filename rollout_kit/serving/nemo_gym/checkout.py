@@ -17,6 +17,7 @@ import orjson
 from ...errors import ConfigError
 from ...types import JsonObject
 from ..registry import TYPES, is_checkout, is_for_nemo_gym
+from .environment_servers import TYPE as ENVIRONMENTS
 from .row_schema import MODULE
 
 RAY = re.compile(r"^\s*(?:from|import)\s+ray\b", re.M)
@@ -192,7 +193,7 @@ class Gym:
         """The implementation that is written for NeMo Gym: in the checkout, or in the working
         directory beside an installed NeMo Gym."""
         parts = Path(implementation).parts  # some are folders of folders
-        if type_ not in TYPES or not parts or {"/", ".."} & {*parts}:
+        if type_ not in (*TYPES, ENVIRONMENTS) or not parts or {"/", ".."} & {*parts}:
             return None
         for root in dict.fromkeys(filter(None, (self.root, self.cwd.resolve()))):
             app = root / type_ / implementation / "app.py"

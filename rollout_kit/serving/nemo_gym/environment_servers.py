@@ -1,8 +1,8 @@
-"""NeMo Gym's environment servers: each is a further name for an agent.
+"""NeMo Gym's environment servers: each of the usual kinds is a further name for an agent.
 
-None of them is a process here. The collector does what they do: it seeds the session, asks the
+None of these is a process here. The collector does what they do: it seeds the session, asks the
 agent, has the response verified and closes the session. So the name leads to the agent, and the
-rollouts keep the name that was asked for.
+rollouts keep the name that was asked for. The code of another kind runs as an agent of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -82,6 +82,16 @@ def find_environment_servers(values: JsonObject) -> dict[str, EnvironmentServer]
                     settings.get("default_episode_timeout_seconds") if is_turn else None,
                 )
     return found
+
+
+def find_episode_servers(values: JsonObject) -> frozenset[str]:
+    """Those whose own code makes the request to the model, so that a row needs none."""
+    return frozenset(
+        name
+        for name, block in values.items()
+        for kind, _ in implementations(block, TYPE)
+        if kind not in KINDS
+    )
 
 
 def find_sources(values: JsonObject) -> dict[str, list[str]]:

@@ -5,7 +5,6 @@ They hold what NeMo Gym and a server require. NeMo Gym itself is imported from t
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import orjson
 
 from ...errors import ConfigError, how_to_install
+from ...reading import cache_folder
 from ..registry import is_checkout
 from .checkout import GymServer, read_gym_project
 
@@ -80,13 +80,13 @@ def environment_of(server: GymServer, python: str | None = None) -> Environment:
     # a path in a requirement means another thing in another folder
     place = str(server.folder) if any("./" in each for each in own) else ""
     identity = orjson.dumps([python, requirements, place])
-    folder = cache_folder() / hashlib.sha256(identity).hexdigest()[:16]
+    if (cache := cache_folder()) is None:
+        raise ConfigError(
+            "there is no home folder for the environments of NeMo Gym's servers: set XDG_CACHE_HOME"
+            " to a folder"
+        )
+    folder = cache / "nemo_gym" / hashlib.sha256(identity).hexdigest()[:16]
     return Environment(folder, python, requirements, tuple(own), server.folder)
-
-
-def cache_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "rollout_kit" / "nemo_gym"
 
 
 def find_uv() -> list[str]:

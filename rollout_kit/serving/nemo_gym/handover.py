@@ -10,9 +10,9 @@ import orjson
 
 from ...types import JsonObject
 from ..transport import peer_user
-from . import bootstrap, game_routes, row_schema
+from . import bootstrap, episode_route, episodes, game_routes, row_schema
 from .checkout import GymServer
-from .environment_servers import TAKE_ROWS, TYPE, find_environment_servers, implementations
+from .environment_servers import AGENTS, TAKE_ROWS, TYPE, find_environment_servers, implementations
 
 SCRIPT = Path(bootstrap.__file__)
 
@@ -28,7 +28,8 @@ def config_for(
     maps each instance to its type, implementation and settings."""
     found = {key: value for key, value in tree.items() if key not in blocks}
     for name, (type_, implementation, settings) in blocks.items():
-        own = {"entrypoint": "app.py", "domain": "other", **settings, **_address(urls.get(name))}
+        domain = {} if type_ == TYPE else {"domain": "other"}  # which these servers do not take
+        own = {"entrypoint": "app.py", **domain, **settings, **_address(urls.get(name))}
         found[name] = {type_: {implementation: own}}
     head = {**NO_HEAD, **(tree.get("head_server") or {})}
     return {"dry_run": False, **found, "head_server": head}
@@ -41,8 +42,9 @@ def with_addresses(
     blocks: dict[str, tuple[str, str, JsonObject]] = {}
     for name, (type_, implementation) in kinds.items():
         given = values.get(name) or {}
-        inner = next(iter((given.get(type_) or {}).values()), {}) if type_ in given else given
-        blocks[name] = (type_, implementation, inner or {})
+        own = TYPE if TYPE in given else type_
+        inner = next(iter((given.get(own) or {}).values()), {}) if own in given else given
+        blocks[name] = (own, implementation, inner or {})
     found = {**config_for(values, blocks, urls), "head_server": _address(urls["head_server"])}
     return found | _environment_servers(values, urls)
 
@@ -93,13 +95,17 @@ def plan_for(
         "peer_user": peer_user.__file__,
         "game_routes": game_routes.__file__,
         "row_schema": row_schema.__file__,
+        "episode_route": episode_route.__file__,
+        "episodes": episodes.__file__,
+        "takes_episodes": server.type == TYPE,
         "about": describe(name, server),
     }
 
 
 def describe(name: str, server: GymServer) -> JsonObject:
     """What a collector needs to know about the server, in the words of `/health`."""
-    about: JsonObject = {"name": name, "type": server.type, "settings": {}}
+    type_ = AGENTS if server.type == TYPE else server.type
+    about: JsonObject = {"name": name, "type": type_, "settings": {}}
     if server.has_schema:
         about["checks_rows"] = True
     if server.type == "resources_servers":

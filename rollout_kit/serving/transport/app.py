@@ -5,6 +5,7 @@ The routes pass raw JSON to the service; only its `handle` reads it.
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -55,6 +56,9 @@ client is about to use."""
 GONE = 499
 """Status for a caller that has left; only logs see it."""
 
+GYM_ROLLOUT = re.compile(r"/ng-rollout/[^/]+(?:/training-token-capture)?(/.*)", re.S)
+"""A path of NeMo Gym 0.7's agents: the rollout, and the route that is meant."""
+
 CONNECTION = "rollout_kit.connection"
 """Key of the ASGI scope: the connection of the request."""
 
@@ -90,7 +94,11 @@ def build_app(
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             is_plain = scope["type"] == "http" and not self.user_middleware
             which = (scope["method"], scope["path"]) if is_plain else ("", "")
-            await self.endpoints.get(which, super().__call__)(scope, receive, send)
+            endpoint = self.endpoints.get(which)
+            if endpoint is None and (found := GYM_ROLLOUT.match(which[1])):
+                scope = {**scope, "path": found[1], "raw_path": found[1].encode()}
+                endpoint = self.endpoints.get((which[0], found[1]))
+            await (endpoint or super().__call__)(scope, receive, send)
 
     app = App()
     traffic = _Traffic()
