@@ -1,11 +1,13 @@
 """The process of one audit run: `python -m rollout_kit.authoring.audit_child`.
 
-Reads the plan as JSON from standard input. Appends a line of JSON to the plan's `results` before
-and after each verdict, so that the parent knows which case hangs if it has to kill this process.
+Reads the plan as a line of JSON from standard input. Appends a line of JSON to the plan's `results`
+before and after each verdict, so that the parent knows which case hangs if it has to kill this
+process.
 """
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +37,9 @@ TICK_S = 0.01
 
 
 def main() -> None:
-    plan = orjson.loads(sys.stdin.buffer.read())
+    plan = orjson.loads(sys.stdin.buffer.readline())
+    with Path(os.devnull).open("rb") as nothing:  # programs that it starts must not wait for input
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
     with Path(plan["results"]).open("ab", buffering=0) as results:
         asyncio.run(_play(plan, results))  # not uvloop: audit hooks do not see its connections
     gc.freeze()  # Python need not look for garbage before it ends
