@@ -47,12 +47,14 @@ OWN_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 @dataclass(frozen=True, slots=True)
 class AuditStep:
     """Cases to verify, by number and in order, `at_once` of them concurrently. None is begun later
-    than `budget_s` after the step began."""
+    than `budget_s` after the step began. `calls_tools`: even if the verdict needs only the
+    response."""
 
     name: str
     cases: Sequence[int]
     at_once: int = 1
     budget_s: float | None = None
+    calls_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """AuditVerdict on one case; if it failed, `reward` is None and `error` is set."""
+    """AuditVerdict on one case; if it failed, `reward` is None and `error` is set. `replies`: of
+    the tools that were called."""
 
     reward: float | None
     scores: JsonObject
     error: str
     verify_s: float
     held_s: float
+    replies: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -183,6 +187,7 @@ class Stage:
                     line.get("error", ""),
                     line["verify_s"],
                     line["held_s"],
+                    line.get("replies", ()),
                 )
                 found.steps.setdefault(line["step"], {})[line["case"]] = verdict
             else:
