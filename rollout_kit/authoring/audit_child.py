@@ -130,7 +130,7 @@ class _Run:
     async def _play_session(
         self, row: JsonObject, response: JsonObject, replies: list[str]
     ) -> JsonObject:
-        began = perf_counter()
+        began, is_verified = perf_counter(), False
         try:
             with within(self.timeout_s):
                 async with open_session(self.peers, self.name):
@@ -139,13 +139,15 @@ class _Run:
                     for call in list_calls(response["output"]) if self.calls_tools else ():
                         replies.append(await self._tool(call))
                         await asyncio.sleep(0)
-                    request, began = {**row, "response": response}, perf_counter()
+                    request = {**row, "response": response}
+                    began, is_verified = perf_counter(), True
                     verdict = await self._call("/verify", request)
                     took = perf_counter() - began
             reward = finite_reward(verdict.get("reward"))
             return {"reward": reward, "scores": scores_of(request, verdict), "verify_s": took}
         except TimeoutError:
-            return {"error": f"no verdict within {self.timeout_s:g} s", "verify_s": self.timeout_s}
+            why, limit_s = f"no verdict within {self.timeout_s:g} s", self.timeout_s
+            return {"error": why, "verify_s": limit_s, "tools_hung": not is_verified}
         except RolloutError as error:
             return {"error": f"{error}", "verify_s": perf_counter() - began}
 

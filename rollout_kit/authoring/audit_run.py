@@ -69,7 +69,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
     """AuditVerdict on one case; if it failed, `reward` is None and `error` is set. `replies`: of
-    the tools that were called."""
+    the tools that were called. `tools_hung`: their calls took all the time, so there was none to
+    verify."""
 
     reward: float | None
     scores: JsonObject
@@ -77,6 +78,7 @@ class AuditVerdict:
     verify_s: float
     held_s: float
     replies: Sequence[str] = ()
+    tools_hung: bool = False
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class Stage:
                     line["verify_s"],
                     line["held_s"],
                     line.get("replies", ()),
+                    line.get("tools_hung", False),
                 )
                 found.steps.setdefault(line["step"], {})[line["case"]] = verdict
             else:

@@ -19,6 +19,9 @@ SERVERS = [
     if path.parent.name not in LEFT_OUT
 ]
 
+NUM_ROWS = {"mcp_environment": 1, "shell": 2}
+"""Of servers that start a process for each session."""
+
 FALSE_ALARMS: dict[str, list[str]] = {}
 """Flags of sound servers. One is borne, in all of them."""
 
@@ -29,7 +32,7 @@ def test_a_shipped_server_has_no_flag(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    found = run_audit_of(name, tmp_path / "models.json")
+    found = run_audit_of(name, tmp_path / "models.json", NUM_ROWS.get(name, 20))
     assert [each["flag"] for each in found["flags"]] == FALSE_ALARMS.get(name, []), found["flags"]
     assert found["accuracy_on_gold"] == 1.0
 
