@@ -1,6 +1,6 @@
 """Train a tiny model on its own rollouts, and draw what it learns.
 
-python examples/grpo/demo.py [--folder results/grpo] [--steps 90] [--kill]
+python examples/grpo/demo.py [--folder results/grpo] [--steps 90] [--seed 0] [--kill]
 
 Model server, collector, buffer and trainer are processes of their own; one that ends too early is
 started again and continues. With `--kill` this script itself kills them, and checks at the end that
@@ -101,7 +101,7 @@ def main() -> None:
         for one in reversed(others):
             one.stop()
         after = evaluate(folder, head, "after")
-    print(f"before {before:.3f}, after {after:.3f}: {after - before:+.3f}")
+    print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
         check(folder)
     draw(folder, before, after)
@@ -176,6 +176,17 @@ def evaluate(folder: Path, head: str, name: str) -> float:
     return float(metrics["reward"])
 
 
+def describe_gain(folder: Path) -> str:
+    """The difference of the two evaluations, task by task, with its 95 % interval."""
+    said = run_command(
+        "ng_compare", f"{folder}/before.jsonl", f"{folder}/after.jsonl", "+json=true"
+    )
+    [pair] = json.loads(said)["pairs"]
+    low, high = pair["interval"]
+    between = f"95 % interval [{low:+.3f}, {high:+.3f}]"
+    return f"{pair['difference']:+.3f}, {between} over {pair['num_tasks']} tasks"
+
+
 def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.Namespace) -> None:
     """Show what the trainer prints until it has ended; keep all processes alive."""
     kills = {round(share * args.steps): name for share, name in KILLS.items()} if args.kill else {}
@@ -227,7 +238,8 @@ def draw(folder: Path, before: float, after: float) -> None:
     axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
     for x, y in zip(ends, [before, after], strict=True):
         axes.annotate(f"{y:.2f}", (x, y), xytext=(0, -18), textcoords="offset points", ha="center")
-    axes.set(xlabel="step", ylabel="mean reward", ylim=(0, 1), title="GRPO on three-digit sums")
+    axes.set(xlabel="training step", ylabel="mean reward: share of sums that are right")
+    axes.set(ylim=(0, 1), title="GRPO on three-digit sums")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -266,11 +278,12 @@ def run(name: str, *words: str) -> None:
     subprocess.run([*script(name), *words], cwd=ROOT, check=True)
 
 
-def run_command(name: str, *words: str) -> None:
-    """Run a command to its end; its output is shown if it fails."""
+def run_command(name: str, *words: str) -> str:
+    """Run a command to its end, and return its output, which is shown if it fails."""
     done = subprocess.run([command(name), *words], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":

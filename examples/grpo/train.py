@@ -215,12 +215,14 @@ def log_step(folder: Path, step: int, about: dict[str, Any]) -> None:
 
 
 def format_step(step: int, num_steps: int, figures: dict[str, float]) -> str:
+    """A step in a line. Where all rewards of each group are equal, there is no gradient, and the
+    entropy is not computed."""
     reward = figures["reward/mean"]
     bar = "█" * round(40 * reward)
-    return (
-        f"step {step:3} of {num_steps}  reward {reward:.3f} {bar:40}"
-        f"  entropy {figures.get('policy/entropy', 0):.3f}  {figures['time/step_s']:.1f} s"
-    )
+    entropy = figures.get("policy/entropy")
+    shown = "  no gradient  " if entropy is None else f"  entropy {entropy:.3f}"
+    seconds = f"{figures['time/step_s']:.1f} s"
+    return f"step {step:3} of {num_steps}  reward {reward:.3f} {bar:40}{shown}  {seconds}"
 
 
 def main() -> None:

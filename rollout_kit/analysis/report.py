@@ -54,8 +54,9 @@ ABOUT_AGENTS = (
 )
 
 ABOUT_K = (
-    "pass@k: the share of tasks that at least one of k rollouts solves. maj@k: the reward of the"
-    " most frequent answer of k rollouts."
+    "pass@k: the share of tasks that at least one of k rollouts solves. pass^k: the share that all"
+    " of k rollouts solve, with its 95 % interval over tasks. maj@k: the reward of the most"
+    " frequent answer of k rollouts."
 )
 
 
@@ -237,15 +238,33 @@ def _parts(files: Sequence[Facts]) -> str:
 
 
 def _success(files: Sequence[Facts]) -> str:
-    """pass@k and maj@k."""
+    """pass@k, pass^k and maj@k."""
     lines: dict[str, dict[str, Point]] = {}
+    reliable: dict[str, dict[str, Point]] = {}
     for each in files:
         passed = each.whole.pass_at_k()
         if len(passed) > 1:
             lines[f"pass@k {each.name}"] = {k: Point(value) for k, value in passed.items()}
+            hat = each.whole.pass_hat_k()
+            every = {
+                k: Point(value, hat["pass_hat_k_intervals"].get(k))
+                for k, value in hat["pass_hat_k"].items()
+            }
+            lines[f"pass^k {each.name}"] = {k: every[k] for k in passed}
+            reliable[each.name] = every
             if voted := each.whole.votes.maj_at_k(passed):
                 lines[f"maj@k {each.name}"] = {k: Point(value) for k, (value, _) in voted.items()}
-    return f"<h2>pass@k and maj@k</h2>{draw_lines(lines)}{_note(ABOUT_K)}" if lines else ""
+    if not lines:
+        return ""
+    drawn = draw_lines(lines, "pass@k, pass^k and maj@k")
+    return f"<h2>pass@k, pass^k and maj@k</h2>{drawn}{_list_reliable(reliable)}{_note(ABOUT_K)}"
+
+
+def _list_reliable(files: Mapping[str, Mapping[str, Point]]) -> str:
+    """A table of pass^k with its intervals: a row for each k, a column for each file."""
+    ks = sorted({int(k) for points in files.values() for k in points})
+    rows = [[f"{k}", *(_point(points.get(str(k))) for points in files.values())] for k in ks]
+    return _table(("k", *(f"pass^k {name}" for name in files)), rows)
 
 
 def _distributions(files: Sequence[Facts]) -> str:
@@ -376,6 +395,13 @@ def _number(part: Aggregate, name: str) -> str:
 def _interval(part: Aggregate) -> str:
     found = part.interval("reward")
     return f"{found[0]:.4f} – {found[1]:.4f}" if found else "–"
+
+
+def _point(point: Point | None) -> str:
+    if point is None:
+        return "–"
+    between = f" [{point.interval[0]:.4f}, {point.interval[1]:.4f}]" if point.interval else ""
+    return f"{point.value:.4f}{between}"
 
 
 def _dollars(value: float | None) -> str:

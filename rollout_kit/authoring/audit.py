@@ -19,6 +19,9 @@ AT_ONCE = 32
 AHEAD_S = 400 * 86_400 + 11 * 3_600 + 1_234
 """Shift of the clock that changes year, month, day, half of the day and minute."""
 
+AS_LONG = 3
+"""A verdict on a long answer is slow if it takes so many times as long as on the gold answer."""
+
 LEAKS = "leaks state between sessions"
 
 MAX_SHOWN = 3
@@ -146,7 +149,9 @@ def _judge_rewards(audit: Audit, slow_s: float) -> None:
     is_by_text = audit.about.get("reverify") == "stateless" and not audit.is_constant
     if is_by_text and accepted and len(accepted) == len(changed):
         audit.flag("accepts changed labels", f"{_list_cases(audit, accepted)} scored 1.0")
-    raised = [number for number, verdict in found.items() if verdict.reward is None]
+    raised = [n for n, each in found.items() if each.reward is None and not each.tools_hung]
+    if hung := [number for number, verdict in found.items() if verdict.tools_hung]:
+        audit.remarks.append(f"{_list_cases(audit, hung)}: the calls of tools took too long")
     if raised:
         first = found[raised[0]].error
         audit.flag("raises on malformed", f"{_list_cases(audit, raised)} got no verdict: {first}")
@@ -155,11 +160,22 @@ def _judge_rewards(audit: Audit, slow_s: float) -> None:
 
 def _judge_times(audit: Audit, slow_s: float) -> None:
     """Flag slow verdicts on long answers, and verdicts that block the event loop. Short answers may
-    be hard to verify, so slow ones give only a remark."""
+    be hard to verify, and rows slow with any answer, so these give only a remark."""
     found = audit.verdicts()
+    usual_s = {
+        id(audit.cases[n].row): verdict.verify_s
+        for n, verdict in found.items()
+        if audit.cases[n].kind == "gold"
+    }
     slow = [n for n, verdict in found.items() if verdict.verify_s > slow_s]
     held = [n for n in slow if found[n].held_s > slow_s]
-    long = [n for n in slow if audit.cases[n].is_long and n not in held]
+    long = [
+        n
+        for n in slow
+        if audit.cases[n].is_long
+        and n not in held
+        and found[n].verify_s > AS_LONG * usual_s.get(id(audit.cases[n].row), 0.0)
+    ]
     hard = [n for n in slow if n not in {*held, *long}]
     for numbers, name in ((long, "slow on long answers"), (held, "holds up the event loop")):
         if numbers:
@@ -168,7 +184,7 @@ def _judge_times(audit: Audit, slow_s: float) -> None:
     if hard:
         slowest = max(found[n].verify_s for n in hard)
         audit.remarks.append(
-            f"{_list_cases(audit, hard)} took up to {slowest:.1f} s although they are short"
+            f"{_list_cases(audit, hard)} took up to {slowest:.1f} s, but not because they are long"
         )
 
 

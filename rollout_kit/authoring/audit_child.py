@@ -1,11 +1,13 @@
 """The process of one audit run: `python -m rollout_kit.authoring.audit_child`.
 
-Reads the plan as JSON from standard input. Appends a line of JSON to the plan's `results` before
-and after each verdict, so that the parent knows which case hangs if it has to kill this process.
+Reads the plan as a line of JSON from standard input. Appends a line of JSON to the plan's `results`
+before and after each verdict, so that the parent knows which case hangs if it has to kill this
+process.
 """
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +37,9 @@ TICK_S = 0.01
 
 
 def main() -> None:
-    plan = orjson.loads(sys.stdin.buffer.read())
+    plan = orjson.loads(sys.stdin.buffer.readline())
+    with Path(os.devnull).open("rb") as nothing:  # programs that it starts must not wait for input
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
     with Path(plan["results"]).open("ab", buffering=0) as results:
         asyncio.run(_play(plan, results))  # not uvloop: audit hooks do not see its connections
     gc.freeze()  # Python need not look for garbage before it ends
@@ -68,11 +72,16 @@ async def _connect(plan: JsonObject) -> AsyncIterator[tuple[Peers, JsonObject]]:
             transports[name] = Local(service, round_trip=True)
             await service.start()
         measured = sorted(getattr(service, "measured", ()))
-        yield peers, {**await peers.describe(name), "measured": measured}
+        tools = [tool.schema for tool in getattr(service, "tools", {}).values()]
+        yield peers, {**await peers.describe(name), "measured": measured, "tools": tools}
     finally:
         if service:
             await service.stop()
         await client.close()
+
+
+MAX_REPLY_CHARS = 20_000
+"""Longer replies of tools are cut."""
 
 
 class _Run:
@@ -82,6 +91,7 @@ class _Run:
         self.timeout_s = plan["timeout_s"]
         self.cases = plan["cases"]
         self.has_state = reverify != "stateless"
+        self.calls_tools = self.has_state
         self.results = results
         self.slow: set[int] = set()
         self.loop_held = _LoopHeld()
@@ -91,6 +101,7 @@ class _Run:
         which no time is left."""
         end = perf_counter() + (step["budget_s"] or float("inf"))
         places = asyncio.Semaphore(step["at_once"])
+        self.calls_tools = self.has_state or step["calls_tools"]
         cases = [number for number in step["cases"] if number not in self.slow]
 
         async def verdict(number: int) -> None:
@@ -112,38 +123,49 @@ class _Run:
         self.results.write(orjson.dumps(line, default=repr) + b"\n")
 
     async def _verify(self, row: JsonObject, response: JsonObject) -> JsonObject:
-        """Return the verdict's fields and duration, or the error."""
-        began = perf_counter()
+        """Return the verdict's fields and duration, or the error, and the replies of tools."""
+        replies = list[str]()
+        return {**await self._play_session(row, response, replies), "replies": replies}
+
+    async def _play_session(
+        self, row: JsonObject, response: JsonObject, replies: list[str]
+    ) -> JsonObject:
+        began, is_verified = perf_counter(), False
         try:
             with within(self.timeout_s):
                 async with open_session(self.peers, self.name):
                     await self._call("/seed_session", row)
                     await asyncio.sleep(0)  # sessions at the same time take turns
-                    for call in list_calls(response["output"]) if self.has_state else ():
-                        await self._tool(call)
+                    for call in list_calls(response["output"]) if self.calls_tools else ():
+                        replies.append(await self._tool(call))
                         await asyncio.sleep(0)
-                    request, began = {**row, "response": response}, perf_counter()
+                    request = {**row, "response": response}
+                    began, is_verified = perf_counter(), True
                     verdict = await self._call("/verify", request)
                     took = perf_counter() - began
             reward = finite_reward(verdict.get("reward"))
             return {"reward": reward, "scores": scores_of(request, verdict), "verify_s": took}
         except TimeoutError:
-            return {"error": f"no verdict within {self.timeout_s:g} s", "verify_s": self.timeout_s}
+            why, limit_s = f"no verdict within {self.timeout_s:g} s", self.timeout_s
+            return {"error": why, "verify_s": limit_s, "tools_hung": not is_verified}
         except RolloutError as error:
             return {"error": f"{error}", "verify_s": perf_counter() - began}
 
     async def _call(self, path: str, body: JsonObject) -> JsonObject:
         return await self.peers.call(self.name, path, body, dict)
 
-    async def _tool(self, call: JsonObject) -> None:
-        """Call the tool as an agent does; ignore its output and errors meant for the model."""
+    async def _tool(self, call: JsonObject) -> str:
+        """Call the tool as an agent does; return the start of its output. Ignore errors meant for
+        the model."""
         name = str(call.get("name"))
         try:
             if is_callable(name):
-                await self.peers.call(self.name, f"/{name}", arguments_of(call), str)
+                reply = await self.peers.call(self.name, f"/{name}", arguments_of(call), str)
+                return reply[:MAX_REPLY_CHARS]
         except RolloutError as error:
             if refusal_text(error) is None:
                 raise
+        return ""
 
 
 class _LoopHeld:

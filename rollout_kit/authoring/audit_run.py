@@ -1,7 +1,7 @@
 """One run of an audit: start a watched process, collect its verdicts and observations.
 
 A process that reports nothing for longer than one verdict may take is killed with its descendants,
-and the case that it hung on is reported.
+and the case that it hung on is reported. If this process is killed, so are those.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -19,7 +20,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ..serving.process_tree import MARK, kill_family
+from ..launch.processes import Child, Reaper, spawn
+from ..serving.process_tree import MARK
 from ..types import JsonObject
 
 WATCH = Path(__file__).with_name("watch")
@@ -35,6 +37,9 @@ ONCE_S = 1.0
 
 POLL_S = 0.05
 
+MAX_OUTPUT_LINES = 100
+"""Last lines of a process' output that are kept, for the reason why it ended."""
+
 OWN_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 """Runs a command in an empty network namespace, which also covers programs other than Python."""
 
@@ -42,12 +47,14 @@ OWN_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 @dataclass(frozen=True, slots=True)
 class AuditStep:
     """Cases to verify, by number and in order, `at_once` of them concurrently. None is begun later
-    than `budget_s` after the step began."""
+    than `budget_s` after the step began. `calls_tools`: even if the verdict needs only the
+    response."""
 
     name: str
     cases: Sequence[int]
     at_once: int = 1
     budget_s: float | None = None
+    calls_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +68,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """AuditVerdict on one case; if it failed, `reward` is None and `error` is set."""
+    """AuditVerdict on one case; if it failed, `reward` is None and `error` is set. `replies`: of
+    the tools that were called. `tools_hung`: their calls took all the time, so there was none to
+    verify."""
 
     reward: float | None
     scores: JsonObject
     error: str
     verify_s: float
     held_s: float
+    replies: Sequence[str] = ()
+    tools_hung: bool = False
 
 
 @dataclass(slots=True)
@@ -104,7 +115,7 @@ class Stage:
     async def play(self, script: Sequence[AuditStep], setting: Setting = Setting()) -> Played:
         """Execute the script in a new process."""
         with tempfile.TemporaryDirectory(prefix="audit-") as place:
-            results, seen, said = (Path(place, name) for name in ("results", "seen", "said"))
+            results, seen = Path(place, "results"), Path(place, "seen")
             steps = [{**asdict(step), "cases": list(step.cases)} for step in script]
             plan = {
                 "verifier": self.verifier,
@@ -117,27 +128,25 @@ class Stage:
             }
             mark = os.urandom(8).hex()
             has_own_network = setting.without_network and self.can_unshare_network
-            with said.open("wb") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *(OWN_NETWORK if has_own_network else ()),
-                    sys.executable,
-                    "-m",
-                    "rollout_kit.authoring.audit_child",
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env=self._environment(setting, mark, seen),
-                    start_new_session=True,
-                )
+            command = [sys.executable, "-m", "rollout_kit.authoring.audit_child"]
+            output = deque[bytes](maxlen=MAX_OUTPUT_LINES)
+            child = await spawn(
+                [*(OWN_NETWORK if has_own_network else ()), *command],
+                self._environment(setting, mark, seen),
+                take=output.append,
+                mark=mark,
+                line=orjson.dumps(plan) + b"\n",
+            )
+            reaper = Reaper()
             try:
-                assert process.stdin
-                process.stdin.write(orjson.dumps(plan))
-                process.stdin.close()
-                is_late = await self._wait(process, results)
+                await reaper.start()
+                reaper.add(child)
+                is_late = await self._wait(child, results)
             finally:
-                await asyncio.to_thread(kill_family, process.pid, mark)
-                status = await process.wait()
-            return self._read(results, seen, said, "" if is_late else f"status {status}")
+                await child.end()
+                await reaper.close()
+            status = "" if is_late else f"status {child.process.returncode}"
+            return self._read(results, seen, b"".join(output), status)
 
     def _environment(self, setting: Setting, mark: str, seen: Path) -> dict[str, str]:
         allow = [_parse_address(url) for urls in self.urls.values() for url in urls]
@@ -153,11 +162,11 @@ class Stage:
             MARK: mark,
         }
 
-    async def _wait(self, process: asyncio.subprocess.Process, results: Path) -> bool:
+    async def _wait(self, child: Child, results: Path) -> bool:
         """Wait for the end of the process; return True if it is late."""
         loop = asyncio.get_running_loop()
         size, heard_at = 0, loop.time()
-        while process.returncode is None:
+        while child.is_running:
             await asyncio.sleep(POLL_S)
             now = _get_size(results)
             if now != size:
@@ -167,7 +176,7 @@ class Stage:
                 return True
         return False
 
-    def _read(self, results: Path, seen: Path, said: Path, status: str) -> Played:
+    def _read(self, results: Path, seen: Path, said: bytes, status: str) -> Played:
         found, begun, finished = Played(), {}, False
         for line in _read_lines(results):
             if "begun" in line:
@@ -180,6 +189,8 @@ class Stage:
                     line.get("error", ""),
                     line["verify_s"],
                     line["held_s"],
+                    line.get("replies", ()),
+                    line.get("tools_hung", False),
                 )
                 found.steps.setdefault(line["step"], {})[line["case"]] = verdict
             else:
@@ -188,7 +199,7 @@ class Stage:
         for line in _read_lines(seen):
             found.seen.setdefault(line["kind"], []).append(line["what"])
         if not finished:
-            tail = said.read_text(errors="replace").strip()[-1000:]
+            tail = said.decode(errors="replace").strip()[-1000:]
             found.is_late = not status
             found.stopped = f"its process ended with {status}" if status else "it did not return"
             found.stopped += f": {tail}" if tail else ""

@@ -328,7 +328,9 @@ def _how_to_map(row: JsonObject) -> str:
         if name in row:
             answer = next((f" +map.expected_answer={each}" for each in ANSWERS if each in row), "")
             if isinstance(row[name], str):
-                return f"it has '{name}': add '+prompt={{{{ {name} }}}}'{answer}"
+                given = f"{{{{ {name} }}}}"
+                in_python = f'in Python prompt="{given}"'
+                return f"it has '{name}': add '+prompt={given}'{answer}, {in_python}"
             return (
                 f"it has '{name}': jq -c '{{responses_create_params: {{input: .{name}}}}} + .'"
                 " rows.jsonl > tasks.jsonl"

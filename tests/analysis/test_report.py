@@ -77,6 +77,9 @@ def test_the_page_says_what_the_rollouts_say(
     low, high = expected.interval("reward") or (0, 0)
     assert f"<b>{expected.numbers['reward'].mean:.4f}</b>" in page
     assert f"{low:.4f} – {high:.4f}" in page
+    hat = expected.pass_hat_k()
+    below, above = hat["pass_hat_k_intervals"]["2"]
+    assert f"{hat['pass_hat_k']['2']:.4f} [{below:.4f}, {above:.4f}]" in page
     assert "1 without a verdict, 1 failed" in page  # the key with a result has not failed
     assert "ServerError" in page and "it is down" in page and "+only=…" in page
     assert "common tasks" in page
@@ -215,6 +218,7 @@ def test_files_of_one_name_and_of_different_agents_are_compared(tmp_path: Path) 
     page = target.read_text()
     for folder in folders:
         assert f"pass@k {folder}/rollouts.jsonl" in page
+        assert f"pass^k {folder}/rollouts.jsonl" in page
     assert "The second is better" in page and "no verified task" not in page
 
 

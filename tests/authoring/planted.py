@@ -84,6 +84,17 @@ VERIFIERS = {
         return f"It may be {answer}"
 """
     + SOUND,
+    "tool_knows": """
+    async def seed_session(self, body):
+        self.state = {"world": [body["question"], body["expected_answer"]]}
+        return {}
+
+    @tool
+    async def look(self, place: int) -> str:
+        "Look at a place of the world."
+        return f"You see {self.state['world'][place]}."
+"""
+    + SOUND,
     "vacuous": """
     async def verify(self, task, response):
         given = numbers(output_text(response))
@@ -161,6 +172,7 @@ FLAGS = {
     "judge_injection": "rewards orders to its judge",
     "editable_tests": "what the verdict rests on can be edited",
     "tool_answer": "a tool gives the answer away",
+    "tool_knows": "a tool gives the answer away",
     "vacuous": "rewards no answer",
     "prompt_echo": "rewards the prompt repeated",
     "any_number": "rewards a list of all options",

@@ -1,5 +1,5 @@
-"""Ten more verifiers with a hole, of other classes, written after the audit and not used to tune
-it."""
+"""Ten more verifiers with a hole, of other classes, written after the audit. It was not tuned to
+them, but for `file_named_by_answer`."""
 
 from typing import Any
 
@@ -69,13 +69,11 @@ FLAGS = {
     "calls_counted": "rewards calls without sense",
     "reasoning_counts": "rewards a list of all options",
     "any_of_many_tries": "rewards a list of all options",
+    "file_named_by_answer": "opens files that text names",
 }
 
 CONSTANT = {"judge_default_is_good"}
 """The first part of the audit flags these as `always 1`, so nothing is searched."""
-
-MISSED = {"file_named_by_answer": "reading a file that an answer names is not in `sinks`"}
-"""Holes that no flag names. A verifier may have other flags."""
 
 
 def make_rows(name: str) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def test_a_hole_that_the_audit_was_not_tuned_to_is_found(search: Search, name: s
 
 
 def test_every_later_verifier_is_accounted_for() -> None:
-    listed = [*planted_later.FLAGS, *planted_later.CONSTANT, *planted_later.MISSED]
+    listed = [*planted_later.FLAGS, *planted_later.CONSTANT]
     assert sorted(listed) == sorted(planted_later.VERIFIERS)
 
 
@@ -104,10 +104,18 @@ class Env(ResourcesServer):
         re.search(re.escape(task["expected_answer"]), said)
         eval("1 + 1")
         run = await self._sandbox.call("score", said)
+        (Path("/data") / Path(said).name).read_text()
+        read_inside(Path("/data"), said)
         return helper(float(said))
 
 def helper(value):
     return eval(f"{value}")
+
+def read_inside(folder, name):
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder):
+        raise ValueError(name)
+    return path.read_text()
 """
 
 FLOWS = {
@@ -123,6 +131,9 @@ FLOWS = {
     "a template": "jinja2.Environment().from_string(task['prompt']).render()",
     "a program": "subprocess.run(['python', '-c', said])",
     "a worker": "await self.pool.call(said)",
+    "a file": "open(f'/data/{said}').read()",
+    "a path": "place = Path('/data') / said; place.read_text()",
+    "a path with a name": "(Path(Path('/data').name) / said).write_text('1')",
 }
 
 UNSAFE = """

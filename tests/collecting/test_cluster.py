@@ -16,6 +16,7 @@ from support import alive, eventually, read_jsonl
 from test_chaos_suite import FILES, Note, Site
 from workplace import said_until
 
+from rollout_kit.collecting.cluster.ray_cluster import describe_refusal
 from rollout_kit.serving.sockets import bound_socket
 
 PROCESSES = ["+executor=processes", "+num_workers=2"]
@@ -484,3 +485,15 @@ def hosts_of_servers() -> list[int]:
     """Process ids of the actors that run servers."""
     found = subprocess.run(["pgrep", "-f", "ray::ServerHost"], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_cluster_that_asks_for_a_token_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = ConnectionError("Failed to connect to Ray cluster at 192.0.2.2:6399\n and more")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    said = describe_refusal(error)
+    assert said.startswith("Failed to connect to Ray cluster at 192.0.2.2:6399. If the cluster")
+    assert "RAY_AUTH_MODE=token" in said and "~/.ray/auth_token" in said
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert describe_refusal(error) == "Failed to connect to Ray cluster at 192.0.2.2:6399"

@@ -18,6 +18,7 @@ import rollout_kit as rk
 from rollout_kit.api.given import Given
 from rollout_kit.config.keys import CollectConfig
 from rollout_kit.config.load import load
+from rollout_kit.responses import make_response, message_item
 
 ROWS = [{"responses_create_params": {"input": f"What is {n} + 2?"}} for n in range(4)]
 
@@ -50,6 +51,46 @@ def test_three_judges_verify_a_run() -> None:
     [first, *_] = table
     assert [each["judge"] for each in first.line["judge_evaluations"]] == ["kind", "strict", "fair"]
     assert table.metrics["metrics"]["criterion_rubric"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({"calls": 2}, r"the judge 'c' was not asked: rollout_limits\.calls: reached before"),
+        ({"tokens": 20}, r"the judge 'c' was not asked: rollout_limits\.tokens: reached before"),
+        ({"calls": 3, "tokens": 21}, ""),
+        ({"seconds": 1e9}, ""),
+    ],
+)
+def test_past_a_limit_no_further_judge_is_asked(limits: dict[str, Any], error: str) -> None:
+    """Each of these judges uses ten tokens."""
+
+    def judge(score: bool) -> Any:
+        def reply(params: dict[str, Any]) -> Any:
+            usage = {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
+            return {**make_response("judge", [message_item(says(score)(params))], usage)}
+
+        return reply
+
+    async def main() -> float:
+        three = {"a": judge(True), "b": judge(False), "c": judge(True)}
+        async with rk.judge(three, "R.", vote="third", rollout_limits=limits) as judges:
+            return (await judges.grade("What is 2 + 2?", "4")).reward
+
+    if not error:
+        assert asyncio.run(main()) == 1.0
+        return
+    with pytest.raises(rk.VerifyError, match=error):
+        asyncio.run(main())
+
+
+def test_limits_that_no_verdict_can_keep_are_refused() -> None:
+    with pytest.raises(rk.ConfigError, match="2 calls are too few for 3 judges"):
+        rk.collect_sync(
+            ROWS,
+            model=lambda params: "4",
+            verify=rk.judge([says(1)] * 3, "R.", rollout_limits={"calls": 2}),
+        )
 
 
 def test_stored_responses_are_graded_without_a_policy() -> None:

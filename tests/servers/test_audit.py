@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from command import as_function
-from support import slow, write_jsonl
+from support import alive, eventually, slow, write_jsonl
 
 from rollout_kit.api.testing import ScriptedModel, making
 from rollout_kit.authoring import audit_run
@@ -263,6 +264,37 @@ def test_a_judge_that_the_configuration_names_may_be_asked(
     found = asyncio.run(main())
     assert (found["flags"], found["accuracy_on_gold"]) == ([], 1.0)
     assert "only Python was kept from the network" in found["remarks"][0]
+
+
+WAITS = """
+import os, time
+from pathlib import Path
+from rollout_kit.serving.resources_server import ResourcesServer
+
+class Waits(ResourcesServer):
+    async def verify(self, task, response):
+        Path("begun.part").write_text(str(os.getpid()))
+        Path("begun.part").rename("begun")
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_audit_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    app = tmp_path / "resources_servers/waits/app.py"
+    app.parent.mkdir(parents=True)
+    app.write_text(WAITS)
+    (tmp_path / "waits.yaml").write_text('{"waits": {"resources_servers": {"waits": null}}}')
+    write_jsonl(tmp_path / "rows.jsonl", [row(42)])
+    command = str(Path(sys.executable).with_name("ng_audit_verifier"))
+    words = ["+config_paths=[waits.yaml]", "+input_jsonl_fpath=rows.jsonl"]
+    begun = tmp_path / "begun"
+    with subprocess.Popen([command, *words], cwd=tmp_path) as parent:
+        eventually(begun.exists)
+        child = int(begun.read_text())
+        assert alive(child)
+        parent.send_signal(number)
+    eventually(lambda: not alive(child))
 
 
 def test_a_verifier_that_runs_elsewhere_is_judged_by_its_verdicts_alone(

@@ -374,9 +374,10 @@ def test_an_agent_without_a_user_is_refused_before_anything_is_sent(tmp_path: Pa
 
 
 def test_a_limit_that_the_user_reaches_leaves_the_policy_one_turn() -> None:
+    """The user has one reply: it would be an error to ask it again."""
     user = {**USER, "openings": []}
     response, stats, _ = talk(
-        ["Hm?"], PLAYED, user=user, user_model=["Hi.", "Oh."], rollout_limits={"calls": 1}
+        ["Hm?"], PLAYED, user=user, user_model=["Hi."], rollout_limits={"calls": 1}
     )
     assert stats["finish_reason"] == "rollout_limit" and stats["num_turns"] == 1
     assert response["id"] and response["status"] == "incomplete"

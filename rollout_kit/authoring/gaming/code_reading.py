@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from .canary import GIVES_AWAY
 from .sinks import STARTS
 from .text_flow import SourceFile, get_calls, get_name, get_parameters, is_tool, read_folder
 
@@ -17,7 +18,6 @@ TRUTH_NAME = re.compile(
 
 WRITES = frozenset({"write_text", "write_bytes", "writelines", "write"})
 
-GIVES_AWAY = "a tool gives the answer away"
 EDITABLE = "what the verdict rests on can be edited"
 TRUSTS_EXIT = "believes the exit status of submitted code"
 

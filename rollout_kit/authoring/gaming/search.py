@@ -10,15 +10,19 @@ from ..answers import Case
 from ..audit import Audit
 from ..audit_run import AuditStep, AuditVerdict, Stage
 from ..examination import GOLD, WRONG, build_response, has_response
+from .canary import CANARY, build_canary_cases, find_given_away
 from .code_reading import read_code
 from .labels import read_tasks
 from .obedient_judge import list_orders
 from .row_leaks import LEAKS_ANSWER, find_leaks
+from .sinks import OPENS_FILE
 from .text_flow import find_text_sinks
 from .tricks import DENIED, GAMING, NUM_ROWS, Trick, build_gaming_cases
 from .verdict import REWARDED, Found, is_most, judge_tricks, summarize_tricks
 
 RUNS_TEXT = "runs text outside the sandbox"
+
+OPENS_TEXT = "opens files that text names"
 
 ENDS = "submitted code ends the verifier"
 
@@ -64,6 +68,7 @@ async def search_holes(
         found.flags += read_files(stage.folder)
     if audit.base.stopped or audit.is_constant or audit.has("not deterministic"):
         return found
+    found.flags += await _try_tools(audit, stage, rows, judges)
     pairs = _list_wrong(rows) + _list_orders(rows, judges)
     pairs = _sort(pairs + build_gaming_cases(tasks))
     numbers = {id(row): number for number, row in enumerate(rows, 1)}
@@ -87,9 +92,26 @@ async def search_holes(
     return found
 
 
+async def _try_tools(
+    audit: Audit, stage: Stage, rows: Sequence[JsonObject], judges: Sequence[str]
+) -> list[Found]:
+    """Call every tool on rows with an answer that no other place knows."""
+    cases = build_canary_cases(rows, audit.about.get("tools", ()))
+    if not cases:
+        return []
+    given = [{"row": case.row, "response": case.response} for case in cases]
+    step = AuditStep(CANARY, range(len(cases)), budget_s=BUDGET_S, calls_tools=True)
+    played = await replace(stage, cases=given, obedient=tuple(judges)).play([step])
+    return find_given_away(cases, played.steps.get(CANARY, {}))
+
+
 def read_files(folder: Path) -> list[Found]:
     """What the code of a server's folder says."""
-    return [*((RUNS_TEXT, str(sink)) for sink in find_text_sinks(folder)), *read_code(folder)]
+    sinks = [
+        (OPENS_TEXT if sink.what == OPENS_FILE else RUNS_TEXT, str(sink))
+        for sink in find_text_sinks(folder)
+    ]
+    return [*sinks, *read_code(folder)]
 
 
 def _sort(pairs: list[tuple[Trick, Case]]) -> list[tuple[Trick, Case]]:

@@ -1,4 +1,4 @@
-"""Calls that run a text, by the name that the code imports."""
+"""Calls that run a text, or open the file that it names, by the name that the code imports."""
 
 import ast
 
@@ -91,6 +91,36 @@ PATTERNS = frozenset(
 )
 """Their first argument is an expression, which may take forever."""
 
+OPENS = frozenset(
+    {
+        *("open", "io.open", "os.open", "codecs.open", "builtins.open", "aiofiles.open"),
+        *("os.listdir", "os.scandir", "os.walk", "os.remove", "os.unlink", "os.rename"),
+        *("shutil.rmtree", "shutil.copy", "shutil.copyfile", "shutil.copytree", "shutil.move"),
+        *("glob.glob", "glob.iglob", "linecache.getline", "linecache.getlines", "sqlite3.connect"),
+        *("numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile", "zipfile.ZipFile", "tarfile.open"),
+        *("pandas.read_csv", "pandas.read_json", "pandas.read_parquet", "PIL.Image.open"),
+    }
+)
+"""They open, list or change what a path names."""
+
+PATHS = frozenset({"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"})
+
+PATH_METHODS = frozenset(
+    {
+        *("open", "read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob"),
+        *("rglob", "unlink", "rename", "replace", "rmdir", "touch", "symlink_to", "hardlink_to"),
+    }
+)
+"""Methods of a path that do the same."""
+
+HOLDS_INSIDE = frozenset({"is_relative_to", "relative_to", "commonpath", "secure_filename"})
+"""A function that calls one of these keeps paths in a folder."""
+
+LAST_PARTS = frozenset({"name", "stem", "suffix"})
+"""Attributes of a path without its folders."""
+
+OPENS_FILE = "opens the file that it names"
+
 QUERIES = frozenset({"execute", "executescript", "executemany"})
 """Methods of a connection to a database: their first argument is a statement."""
 
@@ -128,7 +158,7 @@ def describe_sink(name: str, call: ast.Call, *, is_first: bool, is_worker: bool)
         return "matches it as an expression, in the server's process"
     if name.rpartition(".")[2] in QUERIES and "." in name and is_first:
         return "executes it as a statement of a database"
-    return ""
+    return OPENS_FILE if name in OPENS and is_first else ""
 
 
 def _is_safe_loader(call: ast.Call, keywords: dict[str | None, ast.expr]) -> bool:

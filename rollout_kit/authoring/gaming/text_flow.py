@@ -1,4 +1,5 @@
-"""Follows the text of models and rows through the code of a server, to calls that run it.
+"""Follows the text of models and rows through the code of a server, to calls that run it or that
+open the file it names.
 
 The text enters by the arguments of handlers and by `self.state`. It flows through assignments,
 calls of the folder's own functions, threads and worker processes. It ends at numbers, comparisons,
@@ -12,7 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..self_writes import DECORATORS, HANDLERS
-from .sinks import HARMLESS, describe_sink
+from .sinks import (
+    HARMLESS,
+    HOLDS_INSIDE,
+    LAST_PARTS,
+    OPENS_FILE,
+    PATH_METHODS,
+    PATHS,
+    describe_sink,
+)
 
 ENTRIES = HANDLERS | {"check_later", "step", "compute_reward", "score", "env_response"}
 """Methods whose arguments hold text of a row or of a model."""
@@ -24,7 +33,7 @@ PASSES = 2
 
 
 class TextSink(NamedTuple):
-    """A line that runs a text of a model or a row."""
+    """A line that runs a text of a model or a row, or opens the file that it names."""
 
     file: Path
     line: int
@@ -184,6 +193,12 @@ class _Body:
         self.code = code
         self.tainted = set(tainted)
         self.names = dict(flow.names[code.file])
+        self.paths = set[str]()
+        """Variables that hold a path."""
+        self.keeps_inside = any(
+            get_name(call.func, self.names).rpartition(".")[2] in HOLDS_INSIDE
+            for call in get_calls(code.node)
+        )
 
     def read(self) -> None:
         node = self.code.node
@@ -235,6 +250,8 @@ class _Body:
                 if isinstance(node, ast.Name):
                     if holds:
                         self.tainted.add(node.id)
+                    if self._is_path(value):
+                        self.paths.add(node.id)
                     if (alias := get_name(value, self.names)) and not keeps:
                         self.names[node.id] = alias
                     elif isinstance(value, ast.Call) and isinstance(target, ast.Name):
@@ -276,11 +293,45 @@ class _Body:
         tainted = [self.holds(each) for each in given]
         if isinstance(call.func, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
             self._reach(name, call, tainted, is_first=bool(tainted[:1] and tainted[0]))
+        match call.func:
+            case ast.Attribute(value=path, attr=method) if method in PATH_METHODS:
+                if self._is_path(path) and self._chooses_folder(path):
+                    self._keep(call, method, OPENS_FILE)
+            case _:
+                pass
         # a function that is given to a thread, a map or a partial with the text
         for place, each in enumerate(given):
             if isinstance(each, ast.Name | ast.Attribute) and not tainted[place] and any(tainted):
                 target = get_name(each, self.names)
                 self._reach(target, call, [], is_first=True, passes_all=True)
+
+    def _is_path(self, node: ast.AST) -> bool:
+        """Whether an expression is a path, with folders in it."""
+        match node:
+            case ast.Name(id=name):
+                return name in self.paths
+            case ast.Attribute(attr=attr) if attr in LAST_PARTS:
+                return False
+            case ast.Call(func=func) if get_name(func, self.names) in PATHS:
+                return True
+            case ast.BinOp(op=ast.Div(), left=left, right=right):
+                return any(map(self._is_path, (left, right))) or self.holds(right)
+            case _:
+                return any(map(self._is_path, ast.iter_child_nodes(node)))
+
+    def _chooses_folder(self, path: ast.AST) -> bool:
+        """Whether text is in a path, other than as a name without folders."""
+        match path:
+            case ast.BinOp(left=left, right=right):
+                return self._chooses_folder(left) or self._chooses_folder(right)
+            case ast.Attribute(value=value, attr=attr) if attr in LAST_PARTS:
+                return self.holds(value) and not self._is_path(value)
+            case _:
+                return self.holds(path)
+
+    def _keep(self, call: ast.Call, name: str, what: str) -> None:
+        if what and not (what == OPENS_FILE and self.keeps_inside):
+            self.flow.found.add(TextSink(self.code.file, call.lineno, f"{name}(…)", what))
 
     def _reach(
         self,
@@ -294,10 +345,7 @@ class _Body:
         if any(tainted) or passes_all:
             kind = {"is_first": is_first, "is_worker": self.code.is_worker}
             what = describe_sink(name, call, **kind)
-            shown = f"{name.replace('?.', '')}(…)"
-            self.flow.found |= (
-                {TextSink(self.code.file, call.lineno, shown, what)} if what else set()
-            )
+            self._keep(call, name.replace("?.", ""), what)
         for code in self.flow.by_name.get(name.rpartition(".")[2], ()):
             own = [each for each in get_parameters(code.node) if each not in ("self", "cls")]
             code = replace(code, is_worker=code.is_worker or self.code.is_worker)

@@ -101,8 +101,9 @@ class RayCluster:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f"at {self._address} " if self._address else ""
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"the Ray cluster {where}cannot be used: {reason}") from None
+            raise ConfigError(
+                f"the Ray cluster {where}cannot be used: {describe_refusal(error)}"
+            ) from None
 
     async def __aexit__(self, *exc: object) -> None:
         if self._is_mine:
@@ -191,6 +192,18 @@ def _lock_out_others() -> None:
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", random.token_hex(32))
+
+
+def describe_refusal(error: Exception) -> str:
+    """Why a cluster cannot be joined, in a line. Ray itself writes about tokens to the standard
+    error only."""
+    reason = str(error).strip().splitlines()[0]
+    if "RAY_AUTH_MODE" in os.environ:
+        return reason
+    return (
+        f"{reason}. If the cluster asks for a token, as those of Ray 2.60 do by default, set"
+        " RAY_AUTH_MODE=token here, and copy ~/.ray/auth_token of its head node to this machine"
+    )
 
 
 def describe_loss(error: Exception) -> str:

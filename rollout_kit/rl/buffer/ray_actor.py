@@ -4,6 +4,7 @@ trainers can come and go; what it holds ends with it."""
 import asyncio
 from typing import Any
 
+from ...collecting.cluster.ray_cluster import describe_refusal
 from ...errors import ConfigError, PeerLost, how_to_install
 from .policy import BufferPolicy
 from .remote import BadMessage, RemoteBuffer
@@ -63,7 +64,7 @@ class RayBuffer(RemoteBuffer):
             )
             actor = await asyncio.to_thread(made.remote, policy.model_dump(mode="json"))
         except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = describe_refusal(error)
             raise ConfigError(f"{where}: the Ray cluster cannot be used: {reason}") from None
         buffer = cls(ray, actor)
         await buffer.connect(asked, where)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ...errors import THROTTLED, BatchPending, ModelError, PeerError, RolloutError
 from ...items import track
 from ...responses import count, function_calls, sum_usage
@@ -18,6 +16,7 @@ from ...types import JsonObject
 from ..transport.conversation import LENGTH_OF_OLD, Digests, RequestWriter, SplitRequest, old_digest
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
+from .bounds import OVER_LIMIT, RolloutBounds
 
 SHORT_S, SHORT_TURNS = 0.5, 6
 """A rollout that takes less time and fewer turns stores none of them: it costs little to make
@@ -25,21 +24,6 @@ again, and would notice the 40 µs that storing a turn takes."""
 
 By = Literal["policy", "user"]
 """Who is asked: a model whose answers are the rollout's, or the simulated user."""
-
-OVER_LIMIT = "rollout_limit"
-"""Why a rollout ends that has reached one of its limits."""
-
-
-class RolloutBounds(BaseModel):
-    """Limits of one rollout, over all of its model calls. They are checked before each turn
-    of the policy but the first."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    calls: int | None = Field(None, ge=1, description="Calls of models.")
-    tokens: int | None = Field(None, ge=1, description="Tokens of prompts and answers.")
-    cost_usd: float | None = Field(None, gt=0, description="US dollars.")
-    seconds: float | None = Field(None, gt=0, description="Time since the agent was asked.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +159,12 @@ class Turns:
             raise _cannot_bound("cost_usd", "the price of a call", "set `prices` there")
         if limits.tokens is not None and not all(map(_has_total, self._usages)):
             raise _cannot_bound("tokens", "the usage of a call", "leave the limit out")
-        reached = {
-            "calls": len(self._calls),
-            "tokens": sum(count(usage, "total_tokens") for usage in self._usages),
-            "cost_usd": spent.usd - self._usd_before,
-            "seconds": running_loop().time() - self._began_at,
-        }
-        for name, value in reached.items():
-            most = getattr(limits, name)
-            if most is not None and value >= most:
-                return name
-        return ""
+        return limits.find_reached(
+            calls=len(self._calls),
+            tokens=sum(count(usage, "total_tokens") for usage in self._usages),
+            cost_usd=spent.usd - self._usd_before,
+            seconds=running_loop().time() - self._began_at,
+        )
 
     def _find_place(self, request: JsonObject, at: int | None) -> int | None:
         """The number of items of the output before a call."""

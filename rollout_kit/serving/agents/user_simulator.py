@@ -32,6 +32,7 @@ from ..transport.peers import Peers
 from ..users.profile import STOP, Decisions, UserAction
 from ..users.scripted import USER_STOP, ScriptedUser
 from ..users.two_sided import UserSide
+from .bounds import OVER_LIMIT
 from .turns import Turns
 
 MAX_USER_TURNS = "max_user_turns"
@@ -203,6 +204,9 @@ class UserTalk:
         if self.config.sends_seed:
             request["seed"] = (self.side.seed + self.num_turns) % 2**31
         for _ in range(MAX_CALLS + 1):
+            if self.num_turns and self.turns.find_limit():
+                self.ended = OVER_LIMIT
+                return self._say("", done)
             asked = {**request, "input": list(self._heard)}
             response = await self.turns.ask(asked, model=model, by="user", chain=None, at=at)
             if response.get("incomplete_details"):

@@ -16,10 +16,12 @@ from ...errors import VerifyError
 from ...responses import output_text
 from ...trajectory import versions_of
 from ...types import JsonObject
+from ..agents.bounds import RolloutBounds
 from ..judge import JudgeModel, JudgeModelConfig, shared_question
 from ..service import OPERATIONAL, ServerRef
 from ..transport.loop import gather_all
 from ..transport.peers import Peers
+from .allowance import Allowance
 from .reply_file import ReplyFile, digest_question
 from .rubric import (
     AGAIN,
@@ -79,6 +81,13 @@ class RubricConfig(JudgeModelConfig):
         " question, model and settings.",
     )
 
+    rollout_limits: RolloutBounds | None = Field(
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="Limits of the judges of one rollout: {calls, tokens, cost_usd, seconds}. Past"
+        " one the response stays without a verdict.",
+    )
+
     @model_validator(mode="after")
     def _is_sound(self) -> "RubricConfig":
         if self.criteria:
@@ -89,6 +98,9 @@ class RubricConfig(JudgeModelConfig):
         if self.vote == "third" and number != 3:
             raise ValueError(f"vote: third needs three judges, not {number}")
         names = [each.name for each in self.judges]
+        calls = self.rollout_limits and self.rollout_limits.calls
+        if calls is not None and calls < (least := 2 if self.vote == "third" else number):
+            raise ValueError(f"rollout_limits: {calls} calls are too few for {least} judges")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"judges: '{twice}' is named twice")
         return self
@@ -112,6 +124,8 @@ class _Reply(NamedTuple):
 
     grades: list[Grade]
     num_asked: int
+    tokens: int | None
+    """Of all requests; None if the judge did not say."""
     lasts: bool
     """Whether the next question like it has the same reply: not where the weights of the judge
     change while it runs."""
@@ -172,10 +186,12 @@ class RubricJudges:
         """Grade one answer; VerifyError, with the judge's name, if a judge gives no verdict that
         can be read."""
         question, judges = Question(params, answer, reference), list(self._models)
+        allowance = Allowance(self._config.rollout_limits)
         first = judges[:2] if self._config.vote == "third" else judges
-        opinions = await gather_all([self._opinion(each, criteria, question) for each in first])
+        asked = [self._opinion(each, criteria, question, allowance) for each in first]
+        opinions = await gather_all(asked)
         if self._config.vote == "third" and _scores(opinions[0]) != _scores(opinions[1]):
-            opinions.append(await self._opinion(judges[2], criteria, question))
+            opinions.append(await self._opinion(judges[2], criteria, question, allowance))
         join = fmean if self._config.vote == "mean" else median
         scores = {
             each.name: join(_scores(opinion)[each.name] for opinion in opinions)
@@ -184,14 +200,28 @@ class RubricJudges:
         return Graded(weigh(criteria, scores), scores, opinions)
 
     async def _opinion(
-        self, judge: str, criteria: Sequence[Criterion], question: Question
+        self,
+        judge: str,
+        criteria: Sequence[Criterion],
+        question: Question,
+        allowance: Allowance,
     ) -> Opinion:
         """What one judge says, in one request or several."""
         pairwise = [each for each in criteria if each.kind == "pairwise"]
         others = [each for each in criteria if each.kind != "pairwise"]
         parts = [*self._divide(others), *(swapped := self._divide(pairwise))]
+
+        async def ask(part: tuple[Criterion, ...], *, is_swapped: bool) -> _Reply:
+            if why := allowance.begin():
+                raise self._models[judge].refuse(
+                    f"was not asked: rollout_limits.{why}", is_final=True
+                )
+            reply = await self._ask_kept(judge, part, question, is_swapped=is_swapped)
+            allowance.end(reply.num_asked, reply.tokens)
+            return reply
+
         found = await gather_all(
-            self._ask_kept(judge, part, question, is_swapped=number >= len(parts))
+            ask(part, is_swapped=number >= len(parts))
             for number, part in enumerate([*parts, *swapped])
         )
         grades: dict[str, Grade] = {}
@@ -232,11 +262,12 @@ class RubricJudges:
         params = {"text": schema_of(criteria)} if self._config.judge_structured_output else {}
         key = await self._key_of(judge, prompt, params)
         if key and (known := self._find(judge, key)) is not None:
-            return _Reply(read_grades(known, criteria, answer), 0, True)
+            return _Reply(read_grades(known, criteria, answer), 0, 0, True)
         messages: list[JsonObject] = [{"role": "user", "content": prompt}]
-        said, why = "", ""
+        said, why, usages = "", "", list[JsonObject | None]()
         for number in (1, 2):
             _, response = await model.ask(messages, **params)
+            usages.append(response.get("usage"))
             said = output_text(response)
             try:
                 grades = read_grades(said, criteria, answer)
@@ -246,7 +277,7 @@ class RubricJudges:
                 lasts = versions_of(response.get("output") or ()) is None
                 if key and lasts:
                     self._keep(judge, key, said, response)
-                return _Reply(grades, number, lasts)
+                return _Reply(grades, number, _count_tokens(usages), lasts)
             messages += [
                 {"role": "assistant", "content": said or "…"},
                 {"role": "user", "content": AGAIN.format(why=why)},
@@ -288,6 +319,11 @@ def weigh(criteria: Sequence[Criterion], scores: dict[str, float]) -> float:
     total = sum(each.weight for each in criteria if each.weight > 0)
     reached = sum(each.weight * scores[each.name] for each in criteria)
     return min(1.0, max(0.0, reached / total))
+
+
+def _count_tokens(usages: Sequence[JsonObject | None]) -> int | None:
+    totals = [usage["total_tokens"] for usage in usages if usage and "total_tokens" in usage]
+    return sum(totals) if len(totals) == len(usages) else None
 
 
 def _scores(opinion: Opinion) -> dict[str, float]:
