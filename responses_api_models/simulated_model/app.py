@@ -15,6 +15,7 @@ from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.transport.access import Accepted, Access
+from rollout_kit.serving.transport.bare_http import listening
 from rollout_kit.session import Spent
 from rollout_kit.types import JsonObject
 
@@ -25,7 +26,6 @@ from .endpoint import Endpoint
 from .script import Script
 from .simulation import Decision, Simulation
 from .stats import Stats
-from .wire import listening
 
 COUNTING = frozenset(
     {"rate_limit", "faults", "endpoint_port", "max_concurrent_requests", "refuse_above"}
