@@ -2,6 +2,7 @@
 arrays of `rollout.turns`."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...errors import THROTTLED, BatchPending, ModelError, PeerError, RolloutError
 from ...items import track
 from ...responses import count, function_calls, sum_usage
-from ...session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, current_session
+from ...session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, Spent, current_session
 from ...time_limit import running_loop
 from ...trajectory import ModelCall, pack_turns, versions_of
 from ...types import JsonObject
@@ -40,6 +41,25 @@ class RolloutBounds(BaseModel):
     tokens: int | None = Field(None, ge=1, description="Tokens of prompts and answers.")
     cost_usd: float | None = Field(None, gt=0, description="US dollars.")
     seconds: float | None = Field(None, gt=0, description="Time since the agent was asked.")
+
+    def find_reached(self, usages: Sequence[Any], cost: Spent, seconds: float) -> str:
+        """The name of a limit that a rollout has reached with calls of these usages, at this cost;
+        empty if there is none. ModelError if what it bounds is unknown."""
+        if self.cost_usd is not None and cost.unpriced:
+            raise _cannot_bound("cost_usd", "the price of a call", "set `prices` there")
+        if self.tokens is not None and not all(map(_has_total, usages)):
+            raise _cannot_bound("tokens", "the usage of a call", "leave the limit out")
+        reached = {
+            "calls": len(usages),
+            "tokens": sum(count(usage, "total_tokens") for usage in usages),
+            "cost_usd": cost.usd,
+            "seconds": seconds,
+        }
+        for name, value in reached.items():
+            most = getattr(self, name)
+            if most is not None and value >= most:
+                return name
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +176,7 @@ class Turns:
         response, usd = turn["response"], turn.get("cost_usd")
         self._num_resumed += 1
         self._usages.append(response.get("usage"))
-        self._calls.append(_call_of(response, by=whom.by, chain=whom.chain))
+        self._calls.append(call_of(response, by=whom.by, chain=whom.chain))
         self._asked.append(whom)
         if usd is None:
             self._unpriced_before -= 1
@@ -167,25 +187,13 @@ class Turns:
     def find_limit(self) -> str:
         """The name of a limit that the calls so far have reached; empty if there is none.
         ModelError if what it bounds is unknown."""
-        limits = self._limits
-        if limits is None or not self._calls:
+        if self._limits is None or not self._calls:
             return ""
         spent = self._session.spent
-        if limits.cost_usd is not None and spent.unpriced > self._unpriced_before:
-            raise _cannot_bound("cost_usd", "the price of a call", "set `prices` there")
-        if limits.tokens is not None and not all(map(_has_total, self._usages)):
-            raise _cannot_bound("tokens", "the usage of a call", "leave the limit out")
-        reached = {
-            "calls": len(self._calls),
-            "tokens": sum(count(usage, "total_tokens") for usage in self._usages),
-            "cost_usd": spent.usd - self._usd_before,
-            "seconds": running_loop().time() - self._began_at,
-        }
-        for name, value in reached.items():
-            most = getattr(limits, name)
-            if most is not None and value >= most:
-                return name
-        return ""
+        cost = Spent(
+            usd=spent.usd - self._usd_before, unpriced=spent.unpriced - self._unpriced_before
+        )
+        return self._limits.find_reached(self._usages, cost, running_loop().time() - self._began_at)
 
     def _find_place(self, request: JsonObject, at: int | None) -> int | None:
         """The number of items of the output before a call."""
@@ -239,7 +247,7 @@ class Turns:
             "standard_usd": None if spent.unlisted > unlisted else spent.standard_usd - standard,
         }
         self._calls.append(
-            _call_of(
+            call_of(
                 response,
                 start_s=began - self._began,
                 model_s=max(0.0, seconds),
@@ -351,7 +359,7 @@ def _cannot_bound(name: str, what: str, how: str) -> ModelError:
     )
 
 
-def _call_of(response: JsonObject, **known: Any) -> ModelCall:
+def call_of(response: JsonObject, **known: Any) -> ModelCall:
     """What a response tells of the call, and what is `known` besides."""
     usage = response.get("usage")
     used: JsonObject = usage if isinstance(usage, dict) else {}
