@@ -58,7 +58,7 @@ def _repair(at: int, draw: random.Random) -> dict[str, Any]:
     )
     test = (
         f"from clamp{at} import clamp\n\n\ndef test_clamp():\n"
-        f"    assert [clamp(x) for x in (0, {low}, {high}, 500)] == [{low}, {low}, {high}, {high}]\n"
+        f"    assert [clamp(0), clamp(500)] == [{low}, {high}]\n"
     )
     row["verifier"] = {
         "kind": "command",

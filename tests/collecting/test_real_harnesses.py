@@ -7,11 +7,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from support import NO_NAMESPACES, may_isolate, read_jsonl
+from support import NO_NAMESPACES, eventually, may_isolate, read_jsonl
 from test_harness_runs import check_nothing_is_left
 from test_harness_runs import run as run_to_its_end
 from workplace import ROOT
@@ -24,6 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not (FOLDER / "mini").exists(), reason="make test-harness installs them"),
 ]
 
+COMMANDS = "responses_api_models/simulated_model/configs/commands.yaml"
+
 RECIPES = ("mini_swe_agent", "codex", "claude_code", "opencode", "pi")
 
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -34,9 +35,7 @@ def make_command(folder: Path, name: str, num_tasks: int = 6, *words: str) -> li
     """The command of a run of one recipe on small tasks."""
     rows = ROOT / "responses_api_agents/harness_agent/generate.py"
     subprocess.run([sys.executable, rows, folder, str(num_tasks)], check=True)
-    files = (
-        f"configs/harnesses/{name}.yaml,responses_api_models/simulated_model/configs/commands.yaml"
-    )
+    files = f"configs/harnesses/{name}.yaml,{COMMANDS}"
     model = "+policy_model.responses_api_models.simulated_model."
     return [
         str(Path(sys.executable).with_name("ng_collect_rollouts")),
@@ -71,12 +70,21 @@ def test_a_program_of_others_solves_tasks_that_are_verified_by_its_files(
         assert set(block["turns"]["chain"]) <= {0, None}
 
 
+def count_stored(folder: Path) -> int:
+    """Turns that are on disk, of finished rollouts or not."""
+    done = read_jsonl(folder / "rollouts.jsonl")
+    return sum(line["rollout"]["gateway"]["calls"] for line in done) + len(
+        read_jsonl(folder / "rollouts.d/turns.jsonl")
+    )
+
+
 @pytest.mark.parametrize("name", ["mini_swe_agent", "codex"])
 def test_a_run_of_it_that_is_killed_again_and_again_goes_on(name: str, tmp_path: Path) -> None:
-    command, draw = make_command(tmp_path, name), random.Random(5)
+    command, draw, num_stored = make_command(tmp_path, name), random.Random(5), 0
     for _ in range(3):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-            time.sleep(draw.uniform(6, 12))
+            num_stored += draw.randint(1, 3)
+            eventually(lambda: count_stored(tmp_path) >= num_stored or process.poll() is not None)  # noqa: B023
             process.send_signal(signal.SIGKILL)
         check_nothing_is_left(process.pid)
     run_to_its_end(command)
