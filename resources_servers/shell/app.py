@@ -28,8 +28,10 @@ from rollout_kit.serving.sandbox.session.bounds import (
     SessionRefused,
 )
 from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
+from rollout_kit.serving.service import post
 
 from .calls import Room, ShellConfig, ShellTools
+from .programs import ProgramRequest, run_program
 from .rows import CommandVerifier, FilesVerifier, ShellRequest, Start, read_start
 from .verifying import Judged, call_function, compare_files, run_command
 
@@ -52,7 +54,11 @@ class Shell(ShellTools):
             num_processes=config.num_processes,
         )
         self._machine = Sessions(
-            config.root, config.packages, limits=self._limits, num_ready=config.num_ready
+            config.root,
+            config.packages,
+            folders=config.folders,
+            limits=self._limits,
+            num_ready=config.num_ready,
         )
 
     async def start(self) -> None:
@@ -105,6 +111,11 @@ class Shell(ShellTools):
             session.close()
             raise
         return session
+
+    @post("/run_program")
+    async def run_program(self, body: ProgramRequest) -> JsonObject:
+        """Run a program that brings its own loop; how it ended, and what it printed."""
+        return await run_program(self.state.session, body)
 
     async def close_session(self, body: JsonObject) -> JsonObject:
         self.state.session.close()

@@ -21,6 +21,10 @@ class ShellConfig(ResourcesServerConfig):
     packages: list[str] = Field(
         ["pytest"], description="Installed Python packages that sessions can import."
     )
+    folders: dict[str, str] = Field(
+        {},
+        description="Folders of this machine that sessions can read: place there → folder.",
+    )
     session_time_s: float = Field(3600.0, gt=0, description="A session ends after this long.")
     memory_mb: int = Field(2048, ge=64, description="Of all processes of a session together.")
     disk_mb: int = Field(

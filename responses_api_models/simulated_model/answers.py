@@ -6,6 +6,7 @@ import orjson
 
 from .arguments import make_arguments, make_value
 from .asked import CHARS_PER_TOKEN, Asked, num_tokens
+from .commands import CommandScript
 from .config import SimulatedModelConfig
 from .draws import Draws
 from .script import Script, Turn
@@ -46,7 +47,7 @@ class TokenIds:
 
 
 class Answers:
-    def __init__(self, config: SimulatedModelConfig, script: Script | None) -> None:
+    def __init__(self, config: SimulatedModelConfig, script: Script | CommandScript | None) -> None:
         self._config = config
         self._script = script
 
@@ -70,6 +71,8 @@ class Answers:
         if asked.tools and asked.num_turns < self._config.num_tool_turns:
             made = ((tool.name, make_arguments(tool.parameters, draws)) for tool in asked.tools)
             return Turn("", tuple((name, orjson.dumps(each).decode()) for name, each in made))
+        if isinstance(self._script, CommandScript):
+            return self._script.turn(asked, draws)
         if self._script:
             return self._script.turn(asked, self._config.accuracy, draws)
         return Turn(asked.last_user_text if self._config.answer == "echo" else self._config.text)

@@ -15,17 +15,18 @@ from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.serving.model import CHAT, RESPONSES, Model
 from rollout_kit.serving.service import Demands, get, post
 from rollout_kit.serving.transport.access import Accepted, Access
+from rollout_kit.serving.transport.bare_http import listening
 from rollout_kit.session import Spent
 from rollout_kit.types import JsonObject
 
 from . import bodies
 from .asked import read
+from .commands import CommandScript
 from .config import SimulatedModelConfig
 from .endpoint import Endpoint
 from .script import Script
 from .simulation import Decision, Simulation
 from .stats import Stats
-from .wire import listening
 
 COUNTING = frozenset(
     {"rate_limit", "faults", "endpoint_port", "max_concurrent_requests", "refuse_above"}
@@ -56,8 +57,12 @@ class SimulatedModel(Model):
         return Demands(per_worker=not counts)
 
     async def start(self) -> None:
-        path = self.config.script_jsonl_fpath
-        script = Script.read(path, self.config.answer_template) if path else None
+        config, path = self.config, self.config.script_jsonl_fpath
+        script: Script | CommandScript | None = None
+        if path and config.answer == "commands":
+            script = CommandScript.read(path, config.last_command)
+        elif path:
+            script = Script.read(path, config.answer_template)
         self.simulation = Simulation(self.config, script)
         if self.config.endpoint_port:
             sock = shared_socket(self.config.endpoint_port)

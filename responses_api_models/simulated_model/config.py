@@ -103,12 +103,15 @@ class SimulatedModelConfig(ModelConfig):
     model_name: str = Field("simulated", description="The name that responses give the model.")
     seed: int = Field(0, description="Other seed, other draws; same seed and requests, the same.")
 
-    answer: Literal["echo", "text", "script"] = Field(
+    answer: Literal["echo", "text", "script", "commands"] = Field(
         "echo", description="The last user message, `text`, or what `script_jsonl_fpath` has."
     )
     text: str = Field("This is a simulated answer.", description="What `answer: text` says.")
     script_jsonl_fpath: str | None = Field(
         None, description="Rows whose gold answer is given to their prompt; `answer: script`."
+    )
+    last_command: str = Field(
+        "", description="With `answer: commands`, a command after those of the row."
     )
     accuracy: float = Field(
         1.0, ge=0, le=1, description="Of scripted answers, how many are the row's own."
@@ -142,10 +145,12 @@ class SimulatedModelConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SimulatedModelConfig":
-        if self.answer == "script" and not self.script_jsonl_fpath:
-            raise ValueError("answer: script needs script_jsonl_fpath, most often the run's input")
-        if self.answer != "script" and self.script_jsonl_fpath:
-            raise ValueError("script_jsonl_fpath is only read with answer: script")
+        plays = self.answer in ("script", "commands")
+        if plays and not self.script_jsonl_fpath:
+            needs = f"answer: {self.answer} needs script_jsonl_fpath, most often the run's input"
+            raise ValueError(needs)
+        if not plays and self.script_jsonl_fpath:
+            raise ValueError("script_jsonl_fpath is only read with answer: script or commands")
         if "{answer}" not in self.answer_template:
             raise ValueError("answer_template must contain {answer}")
         for name in ("latency_s", "output_tokens"):

@@ -5,7 +5,9 @@ from typing import Literal
 
 import orjson
 
-from . import bodies, wire
+from rollout_kit.serving.transport import bare_http
+
+from . import bodies
 from .simulation import Decision, Refusal
 
 JSON, SSE, HTML = "application/json", "text/event-stream; charset=utf-8", "text/html"
@@ -34,11 +36,11 @@ def starts_s(decision: Decision) -> float:
     return decision.first_s if streams else decision.end_s
 
 
-def deliver_refusal(refusal: Refusal, headers: wire.Headers = ()) -> Delivery:
+def deliver_refusal(refusal: Refusal, headers: bare_http.Headers = ()) -> Delivery:
     return _json(refusal.status, orjson.dumps(refusal.body()), headers + retry_after(refusal))
 
 
-def retry_after(refusal: Refusal) -> wire.Headers:
+def retry_after(refusal: Refusal) -> bare_http.Headers:
     wait_s = refusal.retry_after_s
     if wait_s is None:
         return ()
@@ -54,7 +56,7 @@ def deliver(decision: Decision, model: str, *, in_full: bool = True) -> Delivery
     if decision.refusal:
         return deliver_refusal(decision.refusal, decision.headers)
     if kind == "wrong_content_type":
-        return Delivery("200", [wire.head(200, HTML, length=len(PAGE)) + PAGE])
+        return Delivery("200", [bare_http.head(200, HTML, length=len(PAGE)) + PAGE])
     if decision.asked.body.get("stream"):
         return _stream(decision, model, in_full)
     assert decision.answer
@@ -62,8 +64,8 @@ def deliver(decision: Decision, model: str, *, in_full: bool = True) -> Delivery
     return _whole(decision, orjson.dumps(made))
 
 
-def _json(status: int, body: bytes, headers: wire.Headers) -> Delivery:
-    return Delivery(str(status), [wire.head(status, JSON, headers, len(body)) + body])
+def _json(status: int, body: bytes, headers: bare_http.Headers) -> Delivery:
+    return Delivery(str(status), [bare_http.head(status, JSON, headers, len(body)) + body])
 
 
 def _whole(decision: Decision, body: bytes) -> Delivery:
@@ -73,7 +75,7 @@ def _whole(decision: Decision, body: bytes) -> Delivery:
         case "reset":
             return Delivery("none", [], then="reset")
         case "half_body":
-            head = wire.head(200, JSON, decision.headers, len(body))
+            head = bare_http.head(200, JSON, decision.headers, len(body))
             return Delivery("200", [head + half], then="close")
         case "garbage":
             return _json(200, half + GARBAGE, decision.headers)
@@ -81,7 +83,7 @@ def _whole(decision: Decision, body: bytes) -> Delivery:
             assert fault
             size = -(-len(body) // NUM_DRIPS)
             drips = [body[start : start + size] for start in range(0, len(body), size)]
-            head = wire.head(200, JSON, decision.headers, len(body))
+            head = bare_http.head(200, JSON, decision.headers, len(body))
             return Delivery("200", [head, *drips], over_s=fault.duration_s)
     return _json(200, body, decision.headers)
 
@@ -90,18 +92,18 @@ def _stream(decision: Decision, model: str, in_full: bool) -> Delivery:
     assert decision.answer
     events = bodies.events(decision.asked, decision.answer, model, in_full=in_full)
     over_s, fault = decision.end_s - decision.first_s, decision.fault
-    head = wire.head(200, SSE, decision.headers)
-    half = [wire.chunk(event) for event in events[: len(events) // 2]]
+    head = bare_http.head(200, SSE, decision.headers)
+    half = [bare_http.chunk(event) for event in events[: len(events) // 2]]
     match fault and fault.kind:
         case "reset":
             return Delivery("200", [head, *half], over_s / 2, "reset")
         case "half_body":
             return Delivery("200", [head, *half], over_s / 2, "close")
         case "garbage":
-            spoilt = wire.chunk(b"data: " + GARBAGE + b"\n\n")
-            return Delivery("200", [head, *half, spoilt, wire.LAST_CHUNK], over_s)
+            spoilt = bare_http.chunk(b"data: " + GARBAGE + b"\n\n")
+            return Delivery("200", [head, *half, spoilt, bare_http.LAST_CHUNK], over_s)
         case "slow_drip":
             assert fault
             over_s += fault.duration_s
-    chunks = [wire.chunk(event) for event in events]
-    return Delivery("200", [head, *chunks, wire.LAST_CHUNK], over_s)
+    chunks = [bare_http.chunk(event) for event in events]
+    return Delivery("200", [head, *chunks, bare_http.LAST_CHUNK], over_s)

@@ -13,6 +13,7 @@ import orjson
 
 from rollout_kit.errors import PeerError, RolloutError, TaskError
 from rollout_kit.serving.model import CHAT, RESPONSES
+from rollout_kit.serving.transport import bare_http
 from rollout_kit.serving.transport.access import TRUSTED, Access
 from rollout_kit.serving.transport.http import USER_AGENT
 from rollout_kit.serving.transport.peer_user import PEER_USER
@@ -20,7 +21,7 @@ from rollout_kit.serving.transport.wire import EventStream, encode
 from rollout_kit.session import HEADER, SPENT_HEADER
 from rollout_kit.types import JsonObject
 
-from . import bodies, wire
+from . import bodies
 from .delivery import JSON, SSE, Delivery, deliver, deliver_refusal, starts_s
 from .simulation import Decision, Refusal
 
@@ -48,7 +49,7 @@ class Endpoint:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer(self, request: wire.Request, connection: wire.Connection) -> None:
+    def answer(self, request: bare_http.BareRequest, connection: bare_http.BareConnection) -> None:
         if request.path.startswith(AZURE):
             request.path = OF_AZURE.sub("/v1/", request.path)
         scope: JsonObject = {
@@ -64,7 +65,7 @@ class Endpoint:
         elif request.method == "POST" and request.path in (RESPONSES, CHAT):
             Exchange(self._model, request, connection, self._loop).begin()
         elif request.method == "HEAD":
-            connection.write(wire.head(405, JSON, length=0))
+            connection.write(bare_http.head(405, JSON, length=0))
             connection.done()
         elif request.method == "GET" and request.path in ("/", "/health"):
             _reply(connection, 200, orjson.dumps(self._health(bool(scope[TRUSTED]))))
@@ -80,7 +81,9 @@ class Endpoint:
             answer |= {"server": self._model.describe(), "load": load}
         return answer
 
-    async def _route(self, request: wire.Request, connection: wire.Connection) -> None:
+    async def _route(
+        self, request: bare_http.BareRequest, connection: bare_http.BareConnection
+    ) -> None:
         """Answer any other route through the service."""
         route = self._model.routes.get(request.path)
         try:
@@ -98,8 +101,10 @@ def _refusal(error: RolloutError) -> tuple[int, bytes]:
     return error.status, orjson.dumps(error.to_wire())
 
 
-def _reply(connection: wire.Connection, status: int, body: bytes, content_type: str = JSON) -> None:
-    connection.write(wire.head(status, content_type, length=len(body)) + body)
+def _reply(
+    connection: bare_http.BareConnection, status: int, body: bytes, content_type: str = JSON
+) -> None:
+    connection.write(bare_http.head(status, content_type, length=len(body)) + body)
     connection.done()
 
 
@@ -109,8 +114,8 @@ class Exchange:
     def __init__(
         self,
         model: "SimulatedModel",
-        request: wire.Request,
-        connection: wire.Connection,
+        request: bare_http.BareRequest,
+        connection: bare_http.BareConnection,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._model = model
@@ -152,7 +157,7 @@ class Exchange:
         if decision.refusal and self._is_peer:
             if decision.refusal.is_overflow:
                 body = orjson.dumps(bodies.overflow_response(decision.asked, name))
-                self._play(Delivery("200", [wire.head(200, JSON, length=len(body)) + body]))
+                self._play(Delivery("200", [bare_http.head(200, JSON, length=len(body)) + body]))
             else:
                 self._play(self._refuse(decision.refusal.error()))
             return
@@ -178,7 +183,7 @@ class Exchange:
             return deliver_refusal(refusal)
         error.server = error.server or self._model.name
         status, body = _refusal(error)
-        return Delivery(str(status), [wire.head(status, JSON, length=len(body)) + body])
+        return Delivery(str(status), [bare_http.head(status, JSON, length=len(body)) + body])
 
     def _play(self, delivery: Delivery, written: int = 0) -> None:
         """Write the pieces that are due; set a timer for the next one."""

@@ -12,6 +12,7 @@ from rollout_kit.types import JsonObject
 
 from .answers import Answer, Answers
 from .asked import Asked, read
+from .commands import CommandScript
 from .config import Fault, SimulatedModelConfig
 from .draws import Draws, Occurrences
 from .limits import Limiter, Slots
@@ -73,7 +74,9 @@ class Decision:
 
 
 class Simulation:
-    def __init__(self, config: SimulatedModelConfig, script: Script | None = None) -> None:
+    def __init__(
+        self, config: SimulatedModelConfig, script: Script | CommandScript | None = None
+    ) -> None:
         self._config = config
         self._answers = Answers(config, script)
         self._limiter = Limiter(config.rate_limit)

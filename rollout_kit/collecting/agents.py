@@ -117,6 +117,8 @@ async def know_agent(
         )
     plan = replace(plan, reports_turns=about.get("reports_turns") is True and not plan.opaque)
     plan = replace(plan, saves_turns=_saves_turns(name, plan, command.save_turns))
+    if about.get("calls_tools") is False and plan.reverify == "replay":
+        plan = replace(plan, reverify="never")  # its calls are those of its own tools
     by_arm = {arm.id: {**settings, "arm": arm.settings} for arm in arms} or {"": settings}
     return KnownAgent(plan, by_arm, Tariff.from_json(model.get("prices")), verifier)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from ...errors import THROTTLED, BatchPending, ModelError, PeerError, RolloutError
+from ...errors import THROTTLED, BatchPending, PeerError, RolloutError
 from ...items import track
-from ...responses import count, function_calls, sum_usage
-from ...session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, current_session
+from ...responses import function_calls, sum_usage
+from ...session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, Spent, current_session
 from ...time_limit import running_loop
 from ...trajectory import ModelCall, pack_turns, versions_of
 from ...types import JsonObject
@@ -140,7 +140,7 @@ class Turns:
         response, usd = turn["response"], turn.get("cost_usd")
         self._num_resumed += 1
         self._usages.append(response.get("usage"))
-        self._calls.append(_call_of(response, by=whom.by, chain=whom.chain))
+        self._calls.append(call_of(response, by=whom.by, chain=whom.chain))
         self._asked.append(whom)
         if usd is None:
             self._unpriced_before -= 1
@@ -151,19 +151,14 @@ class Turns:
     def find_limit(self) -> str:
         """The name of a limit that the calls so far have reached; empty if there is none.
         ModelError if what it bounds is unknown."""
-        limits = self._limits
-        if limits is None or not self._calls:
+        if self._limits is None or not self._calls:
             return ""
         spent = self._session.spent
-        if limits.cost_usd is not None and spent.unpriced > self._unpriced_before:
-            raise _cannot_bound("cost_usd", "the price of a call", "set `prices` there")
-        if limits.tokens is not None and not all(map(_has_total, self._usages)):
-            raise _cannot_bound("tokens", "the usage of a call", "leave the limit out")
-        return limits.find_reached(
-            calls=len(self._calls),
-            tokens=sum(count(usage, "total_tokens") for usage in self._usages),
-            cost_usd=spent.usd - self._usd_before,
-            seconds=running_loop().time() - self._began_at,
+        cost = Spent(
+            usd=spent.usd - self._usd_before, unpriced=spent.unpriced - self._unpriced_before
+        )
+        return self._limits.find_reached_by(
+            self._usages, cost, running_loop().time() - self._began_at
         )
 
     def _find_place(self, request: JsonObject, at: int | None) -> int | None:
@@ -218,7 +213,7 @@ class Turns:
             "standard_usd": None if spent.unlisted > unlisted else spent.standard_usd - standard,
         }
         self._calls.append(
-            _call_of(
+            call_of(
                 response,
                 start_s=began - self._began,
                 model_s=max(0.0, seconds),
@@ -320,17 +315,7 @@ class Turns:
         ]
 
 
-def _has_total(usage: Any) -> bool:
-    return isinstance(usage, dict) and "total_tokens" in usage
-
-
-def _cannot_bound(name: str, what: str, how: str) -> ModelError:
-    return ModelError(
-        f"rollout_limits.{name}: the model server does not say {what}: {how}", retryable=False
-    )
-
-
-def _call_of(response: JsonObject, **known: Any) -> ModelCall:
+def call_of(response: JsonObject, **known: Any) -> ModelCall:
     """What a response tells of the call, and what is `known` besides."""
     usage = response.get("usage")
     used: JsonObject = usage if isinstance(usage, dict) else {}

@@ -126,9 +126,11 @@ def append(pieces: list[bytes], new: bytes) -> None:
 
 
 class RequestReader:
-    """Reads the requests of one conversation, and makes of them what is passed on."""
+    """Reads the requests of one conversation, and makes of them what is passed on. Their items are
+    the list `field`. The first request is kept for the next one only with `keeps_first`."""
 
-    def __init__(self) -> None:
+    def __init__(self, field: str = INPUT, *, keeps_first: bool = False) -> None:
+        self._field, self._keeps_first = field, keeps_first
         self.asked: SplitRequest | None = None
         """The last request; None if it is the first one, or is not written as ours are."""
         self._raw = b""
@@ -155,12 +157,17 @@ class RequestReader:
         if self.asked is not None:
             return self.asked.request
         request = parse_object(raw)
-        if last and (start := _find_items(request)) and (size := _size(request, raw, start)):
+        start = _find_items(request, self._field) if last or self._keeps_first else 0
+        if start and (size := _size(request, raw, start, self._field)):
             self._end = start + size
             self.asked = SplitRequest(
                 raw[:start], (), raw[start : self._end], raw[self._end :], None
             )
         return request
+
+    def goes_on(self, raw: bytes) -> bool:
+        """Whether a request may continue the last one: it begins with all of its items."""
+        return self.asked is not None and raw.startswith(self._raw[: self._end])
 
     def _read_on(self, last: bytes, raw: bytes) -> SplitRequest | None:
         """The request if it continues the last one."""
@@ -170,7 +177,7 @@ class RequestReader:
         is_more, start = raw[end : end + 1] == b",", len(asked.before)
         rest = raw[:start] + raw[end + is_more :]
         try:
-            size = _size(parse_object(rest), rest, start)
+            size = _size(parse_object(rest), rest, start, self._field)
         except TaskError:  # as a whole it may be JSON
             return None
         if size is None or is_more != (size > 0):
@@ -190,7 +197,7 @@ class RequestReader:
         asked = self.asked
         assert asked is not None
         goes_on = asked.old and asked.follows is self._made_of and made_for == self._made_for
-        items = (asked.request if goes_on else self.read_whole())[INPUT]
+        items = (asked.request if goes_on else self.read_whole())[self._field]
         made = orjson.dumps(change(items))[1:-1]
         if not goes_on:
             self._made = None if made == b"".join([*asked.old, asked.new]) else []
@@ -245,23 +252,23 @@ def old_digest(raw: bytes) -> str:
     return blake2b(canonical, digest_size=LENGTH_OF_OLD // 2).hexdigest()
 
 
-def _find_items(request: JsonObject) -> int:
+def _find_items(request: JsonObject, field: str) -> int:
     """Offset of the first item in the JSON of a request; 0 if it has no list of items."""
     before: JsonObject = {}
     for name, value in request.items():
-        if name == INPUT:
+        if name == field:
             is_list = isinstance(value, list)
-            return len(orjson.dumps({**before, INPUT: []})) - len("]}") if is_list else 0
+            return len(orjson.dumps({**before, field: []})) - len("]}") if is_list else 0
         before[name] = value
     return 0
 
 
-def _size(request: JsonObject, raw: bytes, start: int) -> int | None:
+def _size(request: JsonObject, raw: bytes, start: int, field: str) -> int | None:
     """Bytes of the items that start there; None if `raw` is other JSON than we write, for example
     with a name twice: then offsets in it say nothing."""
-    if not isinstance(items := request.get(INPUT), list):
+    if not isinstance(items := request.get(field), list):
         return None
     encoded = orjson.dumps(items)
-    written = orjson.dumps({**request, INPUT: orjson.Fragment(encoded)})
+    written = orjson.dumps({**request, field: orjson.Fragment(encoded)})
     is_ours = written == raw and raw[start - 1 : start] == b"["
     return len(encoded) - len("[]") if is_ours else None

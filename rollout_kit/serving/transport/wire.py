@@ -35,6 +35,7 @@ RESERVED = frozenset(
         "mcp",
         "openenv",
         "run",
+        "run_program",
         "aggregate_metrics",
     }
 )

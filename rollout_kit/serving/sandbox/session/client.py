@@ -19,8 +19,8 @@ from ..limits import SandboxError
 from ..pipes import sealed
 from ..sandbox import find_places, with_requirements
 from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
-from .ground import OPT_PACKAGES
-from .output import HeadAndTail, Screen, Stream
+from .ground import ENVIRONMENT, OPT_PACKAGES
+from .output import Screen, Stream
 
 START = """\
 import sys
@@ -28,14 +28,6 @@ sys.path.append(sys.argv[1])
 from rollout_kit.serving.sandbox.session.warden import main
 main(*sys.argv[2:])
 """
-
-ENVIRONMENT = {
-    "HOME": "/root",
-    "LANG": "C.UTF-8",
-    "PATH": "/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "TERM": "xterm",
-}
 
 START_S, GRACE_S, MAX_TERMINALS = 30.0, 10.0, 16
 
@@ -52,7 +44,8 @@ NO_SESSIONS = (
 
 class Sessions:
     """Makes sessions that start from the folder `root`, or from this machine's programs with
-    `packages`, installed here. All sessions end with this object, and with this process.
+    `packages`, installed here, and see `folders` (place → folder of this machine). All sessions end
+    with this object, and with this process.
 
     `num_ready` sessions with `limits` are made ahead, so that a caller does not wait."""
 
@@ -61,6 +54,7 @@ class Sessions:
         root: Path | None = None,
         packages: Sequence[str] = (),
         *,
+        folders: Mapping[str, str] | None = None,
         limits: SessionLimits = SessionLimits(),
         num_ready: int = 0,
     ) -> None:
@@ -69,7 +63,8 @@ class Sessions:
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
-        self._words = [str(root or ""), *places]
+        shown = [word for pair in (folders or {}).items() for word in pair]
+        self._words = [str(root or ""), str(len(places)), *places, *shown]
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._open: set[ShellSession] = set()
@@ -80,6 +75,9 @@ class Sessions:
             raise ConfigError(NO_SESSIONS.format(why="it does not run Linux"))
         if (root := self._words[0]) and not await asyncio.to_thread(os.path.isdir, root):
             raise ConfigError(f"root: there is no folder {root}")
+        for folder in self._words[3 + int(self._words[1]) :: 2]:
+            if not await asyncio.to_thread(os.path.isdir, folder):
+                raise ConfigError(f"folders: there is no folder {folder}")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with theirs:
@@ -285,6 +283,11 @@ class ShellSession:
         self._waiting[number] = terminal.status
         self._terminals[number] = terminal
         return terminal
+
+    async def listen(self) -> socket.socket:
+        """A socket that programs of the session reach on 127.0.0.1. The caller closes it."""
+        reply = await self._ask(self._new_number(), {"op": "listen"})
+        return socket.socket(fileno=reply["master"])
 
     async def call(self, function: str, data: bytes | int = b"", **arguments: Any) -> Any:
         """Do one of `files.CALLS` as a process of the session; its answer and bytes."""
@@ -494,6 +497,3 @@ async def _send(control: socket.socket, raw: bytes, given: Sequence[int]) -> Non
         except BlockingIOError:
             await asyncio.sleep(0.005)
     raise SandboxError("a session does not take requests")
-
-
-__all__ = ["CommandResult", "HeadAndTail", "Sessions", "ShellSession", "Terminal"]

@@ -21,6 +21,14 @@ BASE, LOWER, ROOM = f"{PLACE}/base", f"{PLACE}/lower", f"{PLACE}/room"
 
 OPT_PACKAGES = "/opt/packages"
 
+ENVIRONMENT = {
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "PATH": "/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TERM": "xterm",
+}
+
 FOLDERS = ("etc", "home", "mnt", "opt", "opt/bin", "root", "run", "srv", "usr", "var", "var/tmp")
 
 LINKED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -55,13 +63,16 @@ class Ground:
         return [source for _, source in (*self.overlays, *self.binds)]
 
 
-def prepare(root: str, packages: list[str]) -> Ground:
+def prepare(root: str, packages: list[str], folders: dict[str, str]) -> Ground:
     """Lay out the ground in the mounts of this process: of the folder `root`, or of this machine
-    if it is empty; with the `packages`, files and folders to import."""
+    if it is empty; with the `packages`, files and folders to import, and `folders` that are seen,
+    place → folder."""
     kernel.mount("tmpfs", PLACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=512m")
     for place in (BASE, LOWER, ROOM):
         os.mkdir(place)
     found = Ground([("/", os.path.realpath(root))], []) if root else _lay_own(packages)
+    for place, folder in folders.items():
+        found.binds.append((os.path.normpath(place), os.path.realpath(folder)))
     for number, source in enumerate(found.sources):
         os.mkdir(f"{LOWER}/{number}")
         kernel.bind_read_only(source, f"{LOWER}/{number}")

@@ -104,6 +104,8 @@ class FirstProcess:
             self._open_terminal(request)
         elif operation == "call":
             self._start(number, lambda: self._call(request, given))
+        elif operation == "listen":
+            self._listen(number)
         elif operation == "patch":
             self._start(number, lambda: self._write_patch(request, given))
         elif operation == "begin":
@@ -202,6 +204,13 @@ class FirstProcess:
                 self._reply({"id": number, "status": 0})
 
         self._start(number, work, then)
+
+    def _listen(self, number: int) -> None:
+        """Hand out a socket on which only programs of the session can connect."""
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.listen(64)
+            self._reply({"id": number, "status": 0}, [sock.fileno()])
 
     def _open_terminal(self, request: dict[str, Any]) -> None:
         master = os.open("/devices/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)

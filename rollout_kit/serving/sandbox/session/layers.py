@@ -123,6 +123,7 @@ class Layers:
         os.chmod("/shm", 0o1777)
         kernel.mount("/shm", f"{ROOT}/dev/shm", flags=kernel.MS_BIND)
         for number, place in enumerate(self._binds, len(self._overlays)):
+            os.makedirs(ROOT + place, exist_ok=True)
             kernel.mount(f"{LOWER}/{number}", ROOT + place, flags=recursive)
 
 

@@ -16,13 +16,16 @@ from typing import cast
 
 import httptools
 
-from rollout_kit.serving.transport.peer_user import PeerUser
+from .peer_user import PeerUser
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 STOP_S = 2.0
 """Time for requests in flight when the server stops."""
+
+MAX_BODY = 1 << 30
+"""Bytes of a request, unless an answerer takes fewer."""
 
 MAX_PIPELINED = 16
 """Requests of one connection that may wait; reading pauses at this number."""
@@ -32,7 +35,7 @@ LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
-class Request:
+class BareRequest:
     """`path` has no query; header names are in lower case."""
 
     method: str = ""
@@ -42,17 +45,19 @@ class Request:
     keeps_alive: bool = True
 
 
-Answerer = Callable[[Request, "Connection"], None]
+Answerer = Callable[[BareRequest, "BareConnection"], None]
 """Writes to the connection, now or later, and then calls `done`, `close` or `reset`."""
 
 
 @asynccontextmanager
-async def listening(answerer: Answerer, sock: socket.socket) -> AsyncIterator[None]:
-    """Context in which `answerer` receives every request on `sock`."""
+async def listening(
+    answerer: Answerer, sock: socket.socket, max_body: int = MAX_BODY
+) -> AsyncIterator[None]:
+    """Context in which `answerer` receives every request on `sock`. Larger ones are refused."""
     loop = asyncio.get_running_loop()
-    connections: set[Connection] = set()
+    connections: set[BareConnection] = set()
     server = await loop.create_server(
-        lambda: Connection(answerer, connections), sock=sock, backlog=BACKLOG
+        lambda: BareConnection(answerer, connections, max_body), sock=sock, backlog=BACKLOG
     )
     try:
         yield
@@ -70,19 +75,21 @@ async def listening(answerer: Answerer, sock: socket.socket) -> AsyncIterator[No
         sock.close()
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, answerer: Answerer, connections: set["Connection"]) -> None:
-        self._answerer = answerer
+class BareConnection(asyncio.Protocol):
+    def __init__(
+        self, answerer: Answerer, connections: set["BareConnection"], max_body: int = MAX_BODY
+    ) -> None:
+        self._answerer, self._left, self._max_body = answerer, max_body, max_body
         self._connections = connections
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[BareRequest] = deque()
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._url = b""
         self._body: list[bytes] = []
-        self._coming = Request()
+        self._coming = BareRequest()
         self._is_starting = False
         self.peer_user = PeerUser(None)
-        self.current: Request | None = None
+        self.current: BareRequest | None = None
         self.when_lost: Callable[[], None] | None = None
         """Called if the client disconnects before its answer is complete."""
 
@@ -113,7 +120,8 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_message_begin(self) -> None:
-        self._coming, self._url, self._body = Request(), b"", []
+        self._coming, self._url, self._body = BareRequest(), b"", []
+        self._left = self._max_body
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -127,7 +135,13 @@ class Connection(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        self._left -= len(body)
+        if self._left >= 0:
+            self._body.append(body)
+        elif self._body:
+            self._body = []
+            self.write(head(413, "text/plain", (("connection", "close"),), 0))
+            self.close()
 
     def on_message_complete(self) -> None:
         request = self._coming

@@ -1,0 +1,213 @@
+"""The agent that starts a program of others for each rollout, and gives it an address of its own.
+
+At the address the program finds the model of the run, in the API that it speaks. What it asks and
+gets there becomes the response of the rollout.
+"""
+
+import asyncio
+import runpy
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field, model_validator
+
+from rollout_kit.errors import ConfigError, RolloutError
+from rollout_kit.responses import content_texts, input_items
+from rollout_kit.serving.agent import Agent, AgentConfig
+from rollout_kit.serving.agents.bounds import RolloutBounds
+from rollout_kit.serving.gateway.door import Gateway, openai_url
+from rollout_kit.serving.gateway.layout import SideCalls
+from rollout_kit.serving.gateway.recorder import Recorder
+from rollout_kit.serving.service import OPERATIONAL, ServerRef
+from rollout_kit.session import current_session
+from rollout_kit.types import JsonObject
+
+from .clients import HarnessClient, HarnessShell
+from .laying_out import fill_in, list_variables
+
+GRACE_S = 5.0
+"""Time for a program to end by itself once it gets no more answers."""
+
+OF_TASK = frozenset(
+    {"input", "instructions", "tools", "tool_choice", "text", "parallel_tool_calls"}
+)
+"""Create params of a row that the program decides. All others hold for each of its calls."""
+
+Harness = Callable[[str, HarnessClient, HarnessShell], Awaitable[Any]]
+
+
+class HarnessAgentConfig(AgentConfig):
+    model_config = ConfigDict(extra="forbid")
+
+    resources_server: ServerRef = Field(
+        description="The resources server: `shell`, where the program runs in a session."
+    )
+    model_server: ServerRef = Field(description="The model server.")
+    command: str = Field(
+        "", description="Starts the program, in bash. It finds the task in $TASK and $TASK_FILE."
+    )
+    function: str = Field(
+        "", description="A function of yours in place of a command: `my_harness.py:run`."
+    )
+    environment: dict[str, str] = Field({}, description="Further environment variables.")
+    files: dict[str, str] = Field(
+        {},
+        description="Files that are laid out first: path → text, with $OPENAI_BASE_URL etc.",
+    )
+    model_name: str = Field("model", description="The name of the model that the program is given.")
+    time_limit_s: float = Field(1800.0, gt=0, description="After this long the program is killed.")
+    output_bytes: int = Field(
+        4000, ge=0, description="Of longer output the rollout keeps head and tail."
+    )
+    rollout_limits: RolloutBounds | None = Field(
+        None,
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one the"
+        " program gets an error, and the rollout ends incomplete, with reason rollout_limit.",
+    )
+    side_calls: SideCalls = Field(
+        "other_system_without_tools",
+        description="Calls that are no turns of the task, such as titles: those without tools under"
+        " a system prompt that no call with tools has; `without_tools`; `none`; or a list of texts,"
+        " one of which stands in their system prompt.",
+    )
+    gateway_host: str = Field(
+        "127.0.0.1",
+        json_schema_extra=OPERATIONAL,
+        description="Where the gateway listens. A shell on another machine must reach it.",
+    )
+    gateway_port: int = Field(
+        0, ge=0, le=65535, json_schema_extra=OPERATIONAL, description="Its port; 0: a free one."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_program(self) -> "HarnessAgentConfig":
+        if bool(self.command) == bool(self.function):
+            raise ValueError("give a command or a function, and not both")
+        return self
+
+
+class HarnessAgent(Agent):
+    Config = HarnessAgentConfig
+    config: HarnessAgentConfig
+
+    def __init__(self, config: HarnessAgentConfig, peers: Any, name: str) -> None:
+        super().__init__(config, peers, name)
+        self._gateway = Gateway(config.gateway_host, config.gateway_port)
+        self._harness: Harness | None = None
+
+    async def start(self) -> None:
+        if self.config.function:
+            self._harness = await asyncio.to_thread(_load, self.name, self.config.function)
+        await self._gateway.start()
+
+    async def stop(self) -> None:
+        await self._gateway.stop()
+
+    def describe(self) -> JsonObject:
+        return {**super().describe(), "calls_tools": False}
+
+    async def respond(self, params: JsonObject) -> JsonObject:
+        sampling = {name: value for name, value in params.items() if name not in OF_TASK}
+        limits = self.config.rollout_limits
+        recorder = Recorder(self.peers, self.model, sampling=sampling, limits=limits)
+        token = self._gateway.open(recorder)
+        try:
+            ended = await self._run_until_ended(params, recorder, token)
+        finally:
+            await self._gateway.close(token)
+        if recorder.failure is not None:
+            raise recorder.failure
+        self._check_started(ended, recorder)
+        reason = "time_limit" if ended.get("ended_by") == "time" else "stop"
+        response = recorder.finish(self.config.side_calls, self.config.model_name, reason)
+        if (session := current_session()) is not None:
+            session.stats["harness"] = ended
+        return response
+
+    async def _run_until_ended(
+        self, params: JsonObject, recorder: Recorder, token: str
+    ) -> JsonObject:
+        """How the program ended. Past a limit it has GRACE_S left."""
+        program = asyncio.ensure_future(self._run_program(params, token, recorder))
+        over = asyncio.ensure_future(recorder.ended.wait())
+        try:
+            await asyncio.wait({program, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not program.done():
+                await asyncio.wait({program}, timeout=GRACE_S)
+            if not program.done():
+                return {"status": None, "ended_by": recorder.reached or "failure"}
+            return program.result()
+        finally:
+            over.cancel()
+            program.cancel()
+            await asyncio.gather(over, program, return_exceptions=True)
+
+    async def _run_program(self, params: JsonObject, token: str, recorder: Recorder) -> JsonObject:
+        task = read_task(params)
+        if self._harness is not None:
+            return await self._call(self._harness, task, token, recorder)
+        config = self.config
+        variables = list_variables(token, config.model_name, task)
+        host, port = self._gateway.address
+        asked = {
+            "command": config.command,
+            "host": host,
+            "port": port,
+            "environment": {**variables, **fill_in(config.environment, variables)},
+            "files": {**fill_in(config.files, variables), variables["TASK_FILE"]: task},
+            "time_limit_s": config.time_limit_s,
+            "output_bytes": config.output_bytes,
+        }
+        return await self.peers.call(self.resources, "/run_program", asked, dict)
+
+    async def _call(
+        self, harness: Harness, task: str, token: str, recorder: Recorder
+    ) -> JsonObject:
+        url = openai_url(self._gateway.address, token)
+        client = HarnessClient(recorder, url, token, self.config.model_name)
+        try:
+            async with asyncio.timeout(self.config.time_limit_s):
+                found = await harness(task, client, HarnessShell(self.peers, self.resources))
+        except TimeoutError:
+            return {"status": None, "ended_by": "time"}
+        except RolloutError:
+            raise
+        except Exception as error:
+            if recorder.ended.is_set():  # it was refused an answer
+                return {"status": 1, "ended_by": "", "stderr": repr(error)[:500]}
+            raise
+        said = "" if found is None else str(found)
+        return {"status": 0, "ended_by": "", "stdout": said[: self.config.output_bytes]}
+
+    def _check_started(self, ended: JsonObject, recorder: Recorder) -> None:
+        """RolloutError if the program failed before it asked the model."""
+        if recorder.calls or recorder.reached or ended["ended_by"] or not ended["status"]:
+            return
+        said = "\n".join(filter(None, (ended.get("stdout"), ended.get("stderr"))))
+        raise RolloutError(
+            f"the program ended with status {ended['status']} before it asked the model:"
+            f" {said.strip()[-1000:]}",
+            server=self.name,
+            retryable=False,
+        )
+
+
+def read_task(params: JsonObject) -> str:
+    """What the user of a row asks: the system prompt is that of the program."""
+    texts = [
+        "".join(content_texts(item.get("content")))
+        for item in input_items(params)
+        if item.get("role") == "user"
+    ]
+    return "\n\n".join(texts)
+
+
+def _load(name: str, place: str) -> Harness:
+    path, _, function = place.rpartition(":")
+    if not path or not Path(path).is_file():
+        raise ConfigError(f"{name}: function: there is no file {path or place!r}; write FILE:NAME")
+    found = runpy.run_path(path).get(function)
+    if not callable(found):
+        raise ConfigError(f"{name}: function: {path} has no function '{function}'")
+    return found

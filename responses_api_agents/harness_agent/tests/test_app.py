@@ -1,0 +1,185 @@
+"""Programs in sessions of the shell, against a model that gives them commands."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_programs import LOOP, SMALL_HARNESS
+from support import NO_NAMESPACES, may_isolate
+
+from rollout_kit.api.testing import ScriptedModel, making, mount
+from rollout_kit.errors import ConfigError, RolloutError
+from rollout_kit.responses import (
+    function_call_item,
+    make_response,
+    message_item,
+    output_text,
+)
+from rollout_kit.serving import registry
+from rollout_kit.session import Session, TurnLog, entered
+from rollout_kit.types import JsonObject
+
+SHELL = registry.load("resources_servers", "shell")
+HARNESS = registry.load("responses_api_agents", "harness_agent")
+
+ROW: JsonObject = {
+    "responses_create_params": {
+        "input": [
+            {"role": "system", "content": "not for programs"},
+            {"role": "user", "content": "Write 34 to /work/count.txt."},
+        ]
+    },
+    "files": {"/work/a.txt": "one\n"},
+    "verifier": {"kind": "files", "expected": {"/work/count.txt": "34"}},
+}
+
+COMMANDS = ["cat a.txt; pwd; echo $HOME", "echo 34 > /work/count.txt"]
+
+
+def say(params: JsonObject) -> JsonObject:
+    done = sum(item.get("type") == "function_call_output" for item in params["input"])
+    if done < len(COMMANDS) and params.get("tools"):
+        call = function_call_item("bash", json.dumps({"command": COMMANDS[done]}), f"call_{done}")
+        output = [call]
+    else:
+        output = [message_item("I wrote 34.")]
+    used = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+    return make_response("scripted", output, used)
+
+
+def play(
+    keys: JsonObject,
+    model: Any = None,
+    row: JsonObject = ROW,
+    turn_log: TurnLog | None = None,
+    shell_keys: JsonObject | None = None,
+) -> tuple[JsonObject, JsonObject, JsonObject]:
+    """The response, the verdict and the statistics of one rollout."""
+    made = model or ScriptedModel(say)
+    refs = {
+        "resources_server": {"type": "resources_servers", "name": "shell"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+
+    async def main() -> Any:
+        servers = {
+            "shell": making(SHELL, num_ready=0, **(shell_keys or {})),
+            "policy_model": lambda peers, name: made,
+            "harness": making(HARNESS, **refs, **keys),
+        }
+        async with mount(servers) as peers:
+            session = Session()
+            with entered(session):
+                await peers.call("shell", "/seed_session", row, dict)
+                try:
+                    params = row["responses_create_params"]
+                    response = await peers.call("harness", "/v1/responses", params, dict, turn_log)
+                    asked = {**row, "response": response}
+                    verdict = await peers.call("shell", "/verify", asked, dict)
+                finally:
+                    await peers.call("shell", "/close_session", {}, dict)
+            return response, verdict, session.stats
+
+    return asyncio.run(asyncio.wait_for(main(), 100))
+
+
+IN_SESSION = pytest.mark.skipif(not may_isolate(), reason=NO_NAMESPACES)
+
+
+@IN_SESSION
+def test_a_program_works_in_its_session_and_is_verified_by_its_files() -> None:
+    keys = {
+        "command": 'python3 -m harness.main; echo "$GREETING" >&2',
+        "environment": {"GREETING": "hello $MODEL", "PYTHONPATH": "/root"},
+        "files": {"/root/harness/main.py": SMALL_HARNESS},
+    }
+    response, verdict, stats = play(keys)
+    assert verdict["reward"] == 1.0 and "count.txt" in verdict["patch"]
+    assert "harness" not in verdict["patch"] and "task.txt" not in verdict["patch"]
+    outputs = [item["output"] for item in response["output"] if "output" in item]
+    assert outputs[0] == "one\n/work\n/root\n"
+    assert output_text(response) == "I wrote 34."
+    ended = stats["harness"]
+    assert (ended["status"], ended["stdout"], ended["stderr"]) == (
+        0,
+        "I wrote 34.\n",
+        "hello model\n",
+    )
+    assert stats["num_turns"] == 3 and stats["num_tool_calls"] == 2
+    assert stats["gateway"] == {"calls": 3, "side_calls": 0}
+    assert response["usage"]["total_tokens"] == 21
+
+
+@IN_SESSION
+def test_a_program_that_was_killed_goes_on_from_the_journal() -> None:
+    kept: list[JsonObject] = []
+    keys = {"command": "python3 /root/h.py", "files": {"/root/h.py": SMALL_HARNESS}}
+    first = ScriptedModel(say)
+    play(keys, first, turn_log=TurnLog((), lambda turn: kept.append(json.loads(json.dumps(turn)))))
+    assert len(kept) == 3 == len(first.calls)
+    again = ScriptedModel(say)
+    log = TurnLog(tuple(kept[:2]), lambda turn: None)
+    _, verdict, stats = play(keys, again, turn_log=log)
+    assert verdict["reward"] == 1.0 and len(again.calls) == 1
+    assert stats["resumed_turns"] == 2
+    assert stats["gateway"]["replayed"] == 2 and stats["gateway"]["diverged_at"] is None
+
+
+def test_a_function_is_the_simplest_harness(tmp_path: Path) -> None:
+    if not may_isolate():
+        pytest.skip(NO_NAMESPACES)
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "async def run(task, client, shell):\n"
+        "    asked = [{'role': 'user', 'content': task}]\n"
+        "    said = await client.chat(messages=asked)\n"
+        "    await shell.exec('echo 34 > count.txt')\n"
+        "    return said['choices'][0]['message']['content'] + client.base_url[:7]\n"
+    )
+    response, verdict, stats = play({"function": f"{path}:run"})
+    assert verdict["reward"] == 1.0 and output_text(response) == "I wrote 34."
+    assert stats["harness"] == {"status": 0, "ended_by": "", "stdout": "I wrote 34.http://"}
+
+
+def test_what_cannot_be_a_program_is_said_before_the_run(tmp_path: Path) -> None:
+    for keys, why in (
+        ({}, "a command or a function"),
+        ({"command": "x", "function": "y:z"}, "not both"),
+        ({"function": "nowhere.py:run"}, "there is no file"),
+        ({"function": f"{__file__}:nothing"}, "no function 'nothing'"),
+    ):
+        with pytest.raises((ConfigError, ValueError), match=why):
+            play(keys)
+
+
+@IN_SESSION
+def test_a_program_that_never_asks_fails_with_what_it_printed() -> None:
+    with pytest.raises(RolloutError, match=r"status 127.*not-there") as caught:
+        play({"command": "not-there"})
+    assert not caught.value.retryable
+
+
+@IN_SESSION
+def test_past_a_limit_the_program_ends_and_what_it_left_is_verified() -> None:
+    keys = {
+        "command": "python3 /root/h.py; sleep 600",
+        "files": {"/root/h.py": LOOP + "loop('x')\n"},
+        "rollout_limits": {"calls": 2},
+    }
+    response, verdict, stats = play(keys)
+    assert response["incomplete_details"] == {"reason": "rollout_limit"}
+    assert stats["finish_reason"] == "rollout_limit" and stats["num_turns"] == 2
+    assert stats["harness"]["ended_by"] == "calls" and verdict["reward"] == 1.0
+
+
+@IN_SESSION
+def test_at_its_time_limit_a_program_is_killed_with_all_that_it_started() -> None:
+    keys = {
+        "command": "(setsid sh -c 'sleep 3; echo late > /work/late' &) ; sleep 600",
+        "time_limit_s": 0.5,
+    }
+    _, verdict, stats = play(keys)
+    assert stats["harness"]["ended_by"] == "time" and stats["finish_reason"] == "time_limit"
+    assert verdict["reward"] == 0.0 and "late" not in verdict["patch"]

@@ -1,0 +1,34 @@
+"""Programs that tests start in sessions, with nothing but the standard library."""
+
+LOOP = """
+import json, os, subprocess, sys, urllib.request
+
+def ask(messages, tools=True, stream=False, **more):
+    body = {"model": os.environ["MODEL"], "messages": messages, "stream": stream, **more}
+    if tools:
+        run = {"name": "bash", "parameters": {"type": "object",
+               "properties": {"command": {"type": "string"}}, "required": ["command"]}}
+        body["tools"] = [{"type": "function", "function": run}]
+    raw = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    headers = {"content-type": "application/json",
+               "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, raw, headers), timeout=60) as reply:
+        return json.load(reply)["choices"][0]["message"]
+
+def loop(task):
+    messages = [{"role": "system", "content": "You are a small harness."},
+                {"role": "user", "content": "Task: " + task}]
+    while True:
+        said = ask(messages)
+        messages.append(said)
+        if not said.get("tool_calls"):
+            return said["content"]
+        for call in said["tool_calls"]:
+            command = json.loads(call["function"]["arguments"])["command"]
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+            out = done.stdout + done.stderr
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": out})
+"""
+
+SMALL_HARNESS = LOOP + 'print(loop(os.environ["TASK"]))\n'
