@@ -17,6 +17,7 @@ from ..collecting.parts import Parts
 from ..collecting.sources import check_repeats
 from ..collecting.steps import RolloutLimits
 from ..config import fields
+from ..config.benchmarks.definition import read_definition, rows_file
 from ..config.commands import OLD_KEYS, explain_old_key
 from ..config.keys import (
     ClusterConfig,
@@ -71,11 +72,6 @@ def read_keys(
     for name in OLD_KEYS.keys() & keys:
         log.warning("%s", explain_old_key(name))
     keys = {name: value for name, value in keys.items() if name not in OLD_KEYS}
-    if "benchmark" in keys:
-        raise ConfigError(
-            "benchmark: only ng_collect_rollouts and ng_estimate take it; from Python, run that"
-            " command and read its output with rk.load"
-        )
     for name in keys:
         if name in ProducingConfig.model_fields:
             raise ConfigError(f"{name}: it is for a trainer: give it to rollout_kit.rl.collect")
@@ -90,6 +86,24 @@ def read_keys(
     except ValidationError as error:
         lines = [f"{'.'.join(one.path)}: {one.reason}" for one in fields.problems(error, kind)]
         raise ConfigError("\n".join(lines)) from None
+
+
+def read_benchmark(given: Given, reach: Reach, keys: dict[str, Any]) -> Given:
+    """What is given, with the benchmark that the keys name; its own keys are added to them."""
+    if (name := keys.get("benchmark")) is None:
+        return given
+    if given.verify or given.environment or given.agents or reach.is_running:
+        raise ConfigError(
+            "benchmark: it brings its own verifier and agent: give `model` alone, or YAML files"
+            " with a model server as `servers`"
+        )
+    for key in ("input_jsonl_fpath", "dataset"):
+        if key in keys:
+            raise ConfigError(f"{key} and benchmark were both given: a benchmark brings its rows")
+    definition = read_definition(name)
+    for key, value in definition.to_keys(rows_file(definition)).items():
+        keys.setdefault(key, value)
+    return replace(given, benchmark=definition)
 
 
 def read_collect(tasks: Any, output: str | Path | None, keys: dict[str, Any]) -> CollectConfig:

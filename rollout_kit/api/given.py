@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..config.benchmarks.definition import Definition
 from ..config.instances import MODELS, POLICY, RESOURCES
 from ..config.load import Program
 from ..errors import ConfigError, suggest
@@ -63,6 +64,8 @@ class Given:
     verify: Verified | None = None
     environment: Environment | None = None
     agents: Agents | None = None
+    benchmark: Definition | None = None
+    """It brings its verifier, its agent and its sampling."""
 
     def __bool__(self) -> bool:
         return self != Given()
@@ -81,6 +84,8 @@ class Given:
         paths, own = [str(path) for path in config_paths], {**values}
         files: dict[str, JsonObject] = {}
         made: dict[str, GivenServer] = {}
+        if self.benchmark is not None:
+            files[str(self.benchmark)] = self.benchmark.to_servers()
         if self.environment is not None:
             paths += self._add_environment(self.environment, made)
         if isinstance(self.verify, Composed):

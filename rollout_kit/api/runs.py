@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from ..collecting.cheapest.savings import recall_costs
 from ..collecting.cheapest.words import count_ways, describe_limit, describe_ways
+from ..collecting.data.benchmarks.prepared import prepare_rows
 from ..collecting.live.snapshot import Snapshot
 from ..collecting.live.watcher import Reader, Watcher
 from ..collecting.pacing.bill import Bill
@@ -50,7 +51,7 @@ from ..store.files import check_apart
 from ..store.journal import OutcomeSink
 from ..store.rollouts import Rollouts
 from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
-from .arguments import read_collect, read_parts, read_reach, read_reverify
+from .arguments import read_benchmark, read_collect, read_parts, read_reach, read_reverify
 from .given import Environment, Given, Modelled, Verified
 from .keys import CollectKeys, ReverifyKeys
 from .notebook import NotebookBar, build_table, find_display
@@ -312,6 +313,8 @@ class Collecting(Running):
 
     async def _open(self) -> Collection:
         command, tasks, name = self._command, self._tasks, "tasks"
+        if command.benchmark:
+            await asyncio.to_thread(prepare_rows, command.benchmark, log_event)
         if tasks is None or isinstance(tasks, str | Path):
             named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
             given = command.model_copy(update=named)
@@ -431,6 +434,9 @@ def collect(
     own: dict[str, Any] = {**keys}
     parts = read_parts(own, parallelism, limits, retry, sink)
     reach = read_reach(where, Given(model, verify, environment), own)
+    if own.get("benchmark") is not None and wanted is not None:
+        raise ConfigError("tasks and benchmark were both given: a benchmark brings its rows")
+    reach = replace(reach, given=read_benchmark(reach.given, reach, own))
     return Collecting(reach, wanted, read_collect(wanted, output, own), parts, progress)
 
 

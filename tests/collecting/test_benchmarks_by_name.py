@@ -347,11 +347,6 @@ def test_the_model_and_the_command_line_win_over_the_definition(hub: Hub, tmp_pa
     assert (params["temperature"], params["top_p"]) == (0.3, 0.5)
 
 
-def test_from_python_the_command_is_named():
-    with pytest.raises(ConfigError, match="benchmark: only ng_collect_rollouts and ng_estimate"):
-        rk.collect([{}], benchmark="gsm8k")
-
-
 def test_other_rows_beside_a_benchmark_are_refused(hub: Hub, tmp_path: Path):
     (tmp_path / "model.yaml").write_text(MODEL)
     words = ["+benchmark=mmlu", "+config_paths=[model.yaml]", "+input_jsonl_fpath=own.jsonl"]
@@ -368,3 +363,25 @@ def test_only_fields_of_a_mapping_are_put_into_objects():
     assert made["c.d"] == 2
     with pytest.raises(ValueError, match=r"'a\.b': 'a' is no object"):
         mapping.build_task({"x.y": 1, "q": "?", "a": "text"}, texts)
+
+
+@pytest.mark.anyio
+async def test_from_python_with_a_model_alone(hub: Hub, tmp_path: Path):
+    publish(hub, read_definition("mmlu_pro"), make_rows("mmlu_pro"))
+    asked: list[dict[str, Any]] = []
+
+    def answer(params: dict[str, Any]) -> str:
+        asked.append(params)
+        return "ANSWER: C"
+
+    output = tmp_path / "mmlu_pro.jsonl"
+    table = await rk.collect(benchmark="mmlu_pro", model=answer, output=output, limit=5)
+    assert len(table) == len(asked) == 5
+    assert asked[0]["temperature"] == 0
+    assert table.metrics["benchmark"]["name"] == "mmlu_pro"
+    assert table.metrics["benchmark"]["value"] == 1.0
+    assert "\nOptions:\nA) red\n" in asked[0]["input"][-1]["content"]
+    with pytest.raises(ConfigError, match="a benchmark brings its rows"):
+        rk.collect([{}], benchmark="mmlu_pro", model=answer)
+    with pytest.raises(ConfigError, match="it brings its own verifier and agent"):
+        rk.collect(benchmark="mmlu_pro", model=answer, environment="string_match")

@@ -71,6 +71,18 @@ class Definition(BaseModel):
 
     def to_layer(self, rows: Path) -> JsonObject:
         """What it says, as the content of a YAML file."""
+        return {**self.to_servers(), **self.to_keys(rows)}
+
+    def to_keys(self, rows: Path) -> JsonObject:
+        """The keys of a run that it sets."""
+        return {
+            "agent_name": self.name + AGENT,
+            "num_repeats": self.repeats,
+            "input_jsonl_fpath": str(rows),
+        }
+
+    def to_servers(self) -> JsonObject:
+        """Its servers, with the sampling, as the content of a YAML file."""
         ref = {"type": RESOURCES, "name": self.name}
         policy = {"type": MODELS, "name": POLICY}
         own = {"entrypoint": "app.py", **self.verifier[self.server]}
@@ -79,9 +91,6 @@ class Definition(BaseModel):
         return {
             self.name: {RESOURCES: {self.server: own}},
             self.name + AGENT: {AGENTS: {"simple_agent": agent}},
-            "agent_name": self.name + AGENT,
-            "num_repeats": self.repeats,
-            "input_jsonl_fpath": str(rows),
             **params,
         }
 
