@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from string import ascii_uppercase
 
 from rollout_kit import Sandbox, SandboxLimits
 from rollout_kit.collecting.data.benchmarks.origins import fetch_wheel
@@ -65,10 +66,25 @@ ASKED = {
     "aime26": ("aime/aime", {"problem": "Find {n}.", "answer": "{n}"}),
     "hmmt_feb25": ("hmmt/hmmt25", {"problem_idx": 1, "problem": "Find {n}.", "answer": "{n}"}),
     "hmmt_nov25": ("hmmt/hmmt_nov25", {"problem_idx": 1, "problem": "Find {n}.", "answer": "{n}"}),
+    "imo_answerbench": (
+        "imo_answerbench/imo_answerbench",
+        {"Problem ID": "{n}", "Problem": "Find {n}.", "Short Answer": "{n}", "Category": "Algebra"},
+    ),
+    "super_gpqa": (
+        "super_gpqa/super_gpqa",
+        {
+            **{"uuid": "{n}", "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
+            **{"answer_letter": "C", "answer": "blue: a colour", "discipline": "x", "field": "y"},
+        },
+    ),
 }
 """Benchmark → the module of evalscope with its prompt, and a row in the published columns."""
 
 NAME = "PROMPT_TEMPLATE"
+
+SHARED = "MultipleChoiceTemplate.SINGLE_ANSWER_COT"
+SHARED_NAME = "SINGLE_ANSWER_TEMPLATE_COT"
+"""The prompt of evalscope's questions with options."""
 
 NUM_MADE = 20
 
@@ -101,25 +117,37 @@ def fill_templates(rows: JsonObject) -> JsonObject:
     with zipfile.ZipFile(fetch_wheel("evalscope", "1.14.1", print)) as archive:
         for name, (module, _) in ASKED.items():
             source = archive.read(f"evalscope/benchmarks/{module}_adapter.py").decode()
-            template = find_template(source)
-            questions = [
-                row.get("question") or row.get("problem") or row["Problem"] for row in rows[name]
-            ]
-            found[name] = [template.format(question=each) for each in questions]
+            if SHARED in source:
+                shared = archive.read("evalscope/utils/multi_choices.py").decode()
+                template = find_template(shared, SHARED_NAME)
+            else:
+                template = find_template(source)
+            found[name] = [fill_in(template, row) for row in rows[name]]
     return found
 
 
-def find_template(source: str) -> str:
-    """The text of PROMPT_TEMPLATE, or of the argument prompt_template, stripped on the left where
-    the source strips it."""
+def fill_in(template: str, row: JsonObject) -> str:
+    """A template with the question and the options of a row."""
+    lettered = [*zip(ascii_uppercase, row.get("options", ()), strict=False)]
+    return template.format(
+        question=row.get("question") or row.get("problem") or row["Problem"],
+        letters=",".join(letter for letter, _ in lettered),
+        choices="\n".join(f"{letter}) {text}" for letter, text in lettered),
+    )
+
+
+def find_template(source: str, name: str = NAME) -> str:
+    """The text of a constant, or of the argument of its name, stripped where the source strips
+    it."""
     for node in ast.walk(ast.parse(source)):
-        is_named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == NAME
-        is_given = isinstance(node, ast.keyword) and node.arg == NAME.lower()
+        is_named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+        is_given = isinstance(node, ast.keyword) and node.arg == name.lower()
         value = getattr(node, "value", None) if is_named or is_given else None
         if isinstance(value, ast.Constant):
             return str(value.value)
-        if isinstance(value, ast.Call) and ast.unparse(value).endswith(".lstrip()"):
-            return str(ast.literal_eval(value.func.value)).lstrip()  # type: ignore[attr-defined]
+        if isinstance(value, ast.Call) and ast.unparse(value).endswith((".lstrip()", ".strip()")):
+            text = str(ast.literal_eval(value.func.value))  # type: ignore[attr-defined]
+            return text.lstrip() if ast.unparse(value).endswith(".lstrip()") else text.strip()
     raise ValueError("evalscope has its prompt elsewhere")
 
 

@@ -67,6 +67,14 @@ COLUMNS: dict[str, dict[str, Any]] = {
         **{"question_id": 70, "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
         **{"answer": "C", "answer_index": 2, "cot_content": "", "category": "law", "src": "ori"},
     },
+    "super_gpqa": {
+        **{"uuid": "{n}", "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
+        **{"answer": "blue", "answer_letter": "C", "discipline": "Law", "field": "Law"},
+    },
+    "imo_answerbench": {
+        **{"Problem ID": "imo-bench-algebra-{n}", "Problem": "Find {n}.", "Category": "Algebra"},
+        **{"Short Answer": "${n}$", "Subcategory": "Inequality", "Source": "IMO Shortlist 2021"},
+    },
     "mmlu": {"question": "Which is {n}?", "subject": "law", "choices": OPTIONS, "answer": 2},
     "arc_challenge": {
         **{"id": "Mercury_{n}", "question": "Which is {n}?", "answerKey": "3"},
@@ -97,6 +105,8 @@ ANSWERS = {
     "aime24": "204",
     "mmlu_pro": "C",
     "mmlu": "C",
+    "super_gpqa": "C",
+    "imo_answerbench": "$3$",
     "arc_challenge": "C",
     "commonsense_qa": "C",
 }
