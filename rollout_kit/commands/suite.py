@@ -281,8 +281,9 @@ def _report(members: Sequence[SuiteMember], progress: Progress, again: str) -> S
             event="next",
             command=again,
         )
-    outputs = shlex.join(member.output for member in members)
-    progress.say(f"The table for a paper:  ng_report {outputs} +paper=table", event="report")
+    outputs = [member.output for member in members]
+    text = f"The table for a paper:  ng_report {shlex.join(outputs)} +paper=table"
+    progress.say(text, event="files", rollouts=outputs)
     return _status_of(members)
 
 
