@@ -22,6 +22,8 @@ from rollout_kit.config.benchmarks.definition import (
     read_definition,
     rows_file,
 )
+from rollout_kit.config.keys import AuditConfig
+from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -395,3 +397,12 @@ async def test_from_python_with_a_model_alone(hub: Hub, tmp_path: Path):
         rk.collect([{}], benchmark="mmlu_pro", model=answer)
     with pytest.raises(ConfigError, match="it brings its own verifier and agent"):
         rk.collect(benchmark="mmlu_pro", model=answer, environment="string_match")
+
+
+def test_an_audit_takes_its_verifier_and_its_rows():
+    config = load(["+benchmark=human_eval", "+num_rows=5"], AuditConfig)
+    assert list(config.instances) == ["human_eval"]
+    assert config.instances["human_eval"].settings["unit_test_timeout_secs"] == 30
+    definition = read_definition("human_eval")
+    assert config.command.input_jsonl_fpath == str(rows_file(definition))
+    assert config.command.resources_server_name == "human_eval"

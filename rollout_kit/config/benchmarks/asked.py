@@ -12,7 +12,7 @@ from ...serving.nemo_gym.checkout import locate
 from ...types import JsonObject
 from .. import overrides
 from ..instances import AGENTS, MODELS, Instance
-from ..keys import CollectConfig, Command, TasksConfig
+from ..keys import AuditConfig, CollectConfig, Command, TasksConfig
 from ..sources import CHECKOUT, Layer, Merged, read_layers
 from .definition import AGENT, OWN, POLICY, Definition, find_place, read_definition, rows_file
 
@@ -56,6 +56,8 @@ class Asked:
 
     own: Definition | None = None
     theirs: str | None = None
+    is_verified_only: bool = False
+    """Whether the command asks no policy."""
 
     @classmethod
     def of(
@@ -68,13 +70,13 @@ class Asked:
     ) -> "Asked":
         """What the words of a command, or a program, ask for."""
         name = overrides.text_of(words, KEY) or values.get(KEY)
-        if not name or not issubclass(command, TasksConfig):
+        if not name or not issubclass(command, TasksConfig | AuditConfig):
             return cls()
         if name.startswith("["):
             raise ConfigError(f"{KEY}={name}: only ng_collect_rollouts takes several: name one")
         if is_theirs(name, checkout, cwd):
             return cls(theirs=config_of(name.removeprefix(THEIRS), find_checkout(checkout, cwd)))
-        return cls(read_definition(name, cwd))
+        return cls(read_definition(name, cwd), is_verified_only=not command.asks_policy)
 
     @property
     def config_paths(self) -> list[str]:
@@ -82,12 +84,15 @@ class Asked:
 
     @property
     def layers(self) -> list[Layer]:
-        return [Layer(str(self.own), self.own.to_layer(rows_file(self.own)))] if self.own else []
+        if self.own is None:
+            return []
+        make = self.own.to_verifier if self.is_verified_only else self.own.to_layer
+        return [Layer(str(self.own), make(rows_file(self.own)))]
 
     def complete(self, merged: Merged) -> None:
         """Let its agent ask the only model server there is, if that has another name than the
         usual one; ConfigError if the files or the command line name other rows."""
-        if self.own is None:
+        if self.own is None or self.is_verified_only:
             return
         for key in ("input_jsonl_fpath", "dataset"):
             if merged.tree.get(key) and merged.origin(key) != str(self.own):

@@ -73,6 +73,11 @@ class Definition(BaseModel):
         """What it says, as the content of a YAML file."""
         return {**self.to_servers(), **self.to_keys(rows)}
 
+    def to_verifier(self, rows: Path) -> JsonObject:
+        """Its verifier and its rows alone."""
+        name = {"resources_server_name": self.name, "input_jsonl_fpath": str(rows)}
+        return {self.name: self.to_servers()[self.name], **name}
+
     def to_keys(self, rows: Path) -> JsonObject:
         """The keys of a run that it sets."""
         return {
