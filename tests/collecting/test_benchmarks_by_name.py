@@ -401,7 +401,7 @@ async def test_from_python_with_a_model_alone(hub: Hub, tmp_path: Path):
 
 def test_an_audit_takes_its_verifier_and_its_rows():
     config = load(["+benchmark=human_eval", "+num_rows=5"], AuditConfig)
-    assert list(config.instances) == ["human_eval"]
+    assert "human_eval" in config.instances
     assert config.instances["human_eval"].settings["unit_test_timeout_secs"] == 30
     definition = read_definition("human_eval")
     assert config.command.input_jsonl_fpath == str(rows_file(definition))
