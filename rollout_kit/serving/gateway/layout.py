@@ -21,7 +21,7 @@ prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LaidOut:
     """`turns` are the calls in the order of their replies. `chains` says where each begins, and
     why."""
 
@@ -44,7 +44,7 @@ def join_chain(call: RecordedCall, tips: dict[int, RecordedCall]) -> None:
     tips[call.chain] = call
 
 
-def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> Layout:
+def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> LaidOut:
     """The response of the calls, in the order of their replies."""
     _mark_side_calls(calls, rule)
     chains: dict[int, list[RecordedCall]] = {}
@@ -75,7 +75,7 @@ def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> Layou
         for call in calls
     ]
     response = _respond([each for own in ordered for each in own], output, model)
-    return Layout(response, turns, begun, len(calls) - sum(map(len, ordered)))
+    return LaidOut(response, turns, begun, len(calls) - sum(map(len, ordered)))
 
 
 def _respond(ordered: Sequence[RecordedCall], output: list[Item], model: str) -> JsonObject:
