@@ -6,7 +6,7 @@ import orjson
 
 from rollout_kit.errors import ModelError
 from rollout_kit.serving.gateway.dialects import DIALECTS
-from rollout_kit.serving.gateway.recorder import Recorder, Refusal
+from rollout_kit.serving.gateway.recorder import CallRefused, Recorder
 from rollout_kit.serving.transport.peers import Peers
 from rollout_kit.types import JsonObject
 
@@ -34,7 +34,7 @@ class HarnessClient:
         raw = orjson.dumps({"model": self.model, **request})
         try:
             answer = await self._recorder.answer(DIALECTS[path], raw)
-        except Refusal as error:
+        except CallRefused as error:
             raise ModelError(error.message, status=error.status, retryable=False) from None
         await self._recorder.store(answer)
         return answer.reply

@@ -80,12 +80,12 @@ def write_run(folder: Path, url: str, program: str, num_tasks: int, **keys: Any)
     ]
 
 
-def run(command: list[str]) -> str:
+def run(command: list[str], timeout_s: float = HANG_S) -> str:
     """What a run printed; nothing of its sessions is left."""
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        told, _ = process.communicate(timeout=HANG_S)
+        told, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, told
     check_nothing_is_left(process.pid)
     return told

@@ -56,7 +56,7 @@ def make_command(folder: Path, name: str, num_tasks: int = 6, *words: str) -> li
 def test_a_program_of_others_solves_tasks_that_are_verified_by_its_files(
     name: str, tmp_path: Path
 ) -> None:
-    told = run_to_its_end(make_command(tmp_path, name))
+    told = run_to_its_end(make_command(tmp_path, name), 900)
     lines = read_jsonl(tmp_path / "rollouts.jsonl")
     assert len(lines) == 6, told
     for line in lines:
@@ -87,7 +87,7 @@ def test_a_run_of_it_that_is_killed_again_and_again_goes_on(name: str, tmp_path:
             eventually(lambda: count_stored(tmp_path) >= num_stored or process.poll() is not None)  # noqa: B023
             process.send_signal(signal.SIGKILL)
         check_nothing_is_left(process.pid)
-    run_to_its_end(command)
+    run_to_its_end(command, 900)
     lines = read_jsonl(tmp_path / "rollouts.jsonl")
     assert sorted(line["_ng_task_index"] for line in lines) == list(range(6))
     assert all(line["reward"] == 1.0 for line in lines)

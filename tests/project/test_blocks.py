@@ -287,7 +287,13 @@ def check_python(words: list[str], reader: Path) -> None:
         assert (ROOT / place).exists() or (reader / place).exists(), words
 
 
-OTHERS = {"make": check_make, "pip": check_pip, "python": check_python}
+def check_npm(words: list[str], reader: Path) -> None:
+    """Packages of harnesses are those that make test-harness installs."""
+    assert words[:3] == ["install", "--prefix", "harnesses"], words
+    assert {*words[3:]} <= {*(ROOT / "Makefile").read_text().split()}, words
+
+
+OTHERS = {"make": check_make, "npm": check_npm, "pip": check_pip, "python": check_python}
 
 
 @pytest.mark.parametrize("found", YAML, ids=by_place)

@@ -82,6 +82,12 @@ def read_conversation(
             "its conversation was shortened on the way: use a format with token ids, as trl_rollout"
         )
     output = output_items(rollout.response) if is_answered else []
+    harness = rollout.line["rollout"].get("gateway")
+    if isinstance(harness, dict) and is_answered:
+        if "chains" in harness:
+            raise Unfit("its harness had several conversations: use a format with token ids")
+        opening, output = _split_opening(output)
+        params = {**params, "input": opening, "instructions": None}
     try:
         sent = {**params, "n": 1, "tools": find_offered_tools(params, rollout.response)}
         asked = to_chat(sent, reasoning_field=_REASONING)
@@ -105,6 +111,16 @@ def read_conversation(
         asked.get("tools", []),
         row,
     )
+
+
+def _split_opening(output: list[JsonObject]) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The prompts with which a harness began, and all that followed."""
+    number = 0
+    for item in output:
+        if item.get("type", "message") != "message" or item.get("role") == "assistant":
+            break
+        number += 1
+    return output[:number], output[number:]
 
 
 def _compactions(rollout: Rollout) -> list[JsonObject]:

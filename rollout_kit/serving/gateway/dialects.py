@@ -26,7 +26,7 @@ OF_DELIVERY = frozenset(
     {
         *("model", "stream", "stream_options", "store", "background", "user", "service_tier"),
         *("metadata", "client_metadata", "prompt_cache_key", "prompt_cache_retention"),
-        *("safety_identifier", "include", "context_management", "previous_response_id"),
+        *("safety_identifier", "include", "context_management"),
     }
 )
 """Fields of a request that say nothing about what is generated. The run chooses the model."""
@@ -121,8 +121,9 @@ def _anthropic_error(status: int, message: str, code: str) -> JsonObject:
 
 
 def _read_responses(request: JsonObject) -> ReadRequest:
-    if request.get("conversation") is not None:
-        raise TaskError("conversation: send the items instead", status=400)
+    for name in ("conversation", "previous_response_id"):
+        if request.get(name) is not None:
+            raise TaskError(f"{name}: nothing is stored here: send all items", status=400)
     params = {name: value for name, value in request.items() if value is not None}
     is_given = isinstance(params.get("input"), str | list)
     items: list[Any] = input_items(params) if is_given else [None]

@@ -22,7 +22,7 @@ from ..transport.bare_http import (
     listening,
 )
 from .dialects import DIALECTS, dialect_of, encode_error
-from .recorder import Answer, Recorder, Refusal
+from .recorder import Answer, CallRefused, Recorder
 
 PREFIX = "/r/"
 
@@ -87,13 +87,13 @@ class Gateway:
             _reply(connection, 404, encode_error(dialect_of(path), 404, message))
             return
         recorder, tasks = found
-        exchange = Exchange(recorder, request, connection, path)
+        exchange = ProgramCall(recorder, request, connection, path)
         task = asyncio.get_running_loop().create_task(exchange.run())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
 
-class Exchange:
+class ProgramCall:
     """One request of a program, from its arrival to the last byte of its reply. If the program
     leaves, the model's answer is still recorded, and kept for the same request."""
 
@@ -111,7 +111,7 @@ class Exchange:
     async def run(self) -> None:
         try:
             await self._run()
-        except Refusal as refusal:
+        except CallRefused as refusal:
             error = encode_error(
                 dialect_of(self._path), refusal.status, refusal.message, refusal.code
             )
@@ -140,7 +140,7 @@ class Exchange:
         elif method in ("GET", "HEAD") and path in ("/", "/health"):
             self._reply(200, b"{}")
         else:
-            raise Refusal(404, f"there is no {method} {path} here")
+            raise CallRefused(404, f"there is no {method} {path} here")
 
     async def _stream(self, answer: Answer, events: list[bytes], num_held: int) -> None:
         """Send all events but the last ones at once, those when the reply is on disk."""

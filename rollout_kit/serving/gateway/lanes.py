@@ -50,7 +50,7 @@ class RecordedCall:
         return self.response["output"]
 
 
-class Calls:
+class KnownCalls:
     """What the calls of a rollout are found by: their request, and its end with the reply."""
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ class Lane:
         """Whether a request that begins with all of its items continues this lane."""
         return self._opening in (None, read.opening)
 
-    def extend(self, read: ReadRequest, calls: Calls) -> None:
+    def extend(self, read: ReadRequest, calls: KnownCalls) -> None:
         """Add the items of a request that are new."""
         if self._opening is None:
             self._opening = read.opening
             self._add(read.opening, calls)
         self._add(read.items, calls)
 
-    def _add(self, items: Iterable[Item], calls: Calls) -> None:
+    def _add(self, items: Iterable[Item], calls: KnownCalls) -> None:
         self._mark(calls)
         for item in items:
             self.items.append(track(item))
@@ -108,7 +108,7 @@ class Lane:
             if at in calls.by_request:
                 self._marks[at] = len(self.items)
 
-    def _mark(self, calls: Calls) -> None:
+    def _mark(self, calls: KnownCalls) -> None:
         """Note that all items so far were a request by now."""
         at = self._exact.digest()
         if at in calls.by_request:
@@ -119,7 +119,7 @@ class Lane:
         """What stands for all items."""
         return self._exact.digest()
 
-    def begin_call(self, calls: Calls) -> RecordedCall:
+    def begin_call(self, calls: KnownCalls) -> RecordedCall:
         """The call that asks with all items."""
         systems = [item for item in self.items[:2] if item.get("role") in ("system", "developer")]
         system = str(systems[0].get("content")) if systems else ""
@@ -128,7 +128,7 @@ class Lane:
         why = self._find_reason(calls)
         return RecordedCall(self.at, self.parent, why, new, system, bool(tools), tools=tools)
 
-    def _find_reason(self, calls: Calls) -> str:
+    def _find_reason(self, calls: KnownCalls) -> str:
         """Why the items do not continue the newest turn that they could; empty if they do."""
         if self.at in calls.by_request:
             return AGAIN

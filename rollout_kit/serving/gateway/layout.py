@@ -20,8 +20,11 @@ SideCalls = Literal["other_system_without_tools", "without_tools", "none"] | lis
 prompt."""
 
 
+TOKENIZED_AGAIN = "the model server tokenized an earlier turn again"
+
+
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LaidOut:
     """`turns` are the calls in the order of their replies. `chains` says where each begins, and
     why."""
 
@@ -44,7 +47,7 @@ def join_chain(call: RecordedCall, tips: dict[int, RecordedCall]) -> None:
     tips[call.chain] = call
 
 
-def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> Layout:
+def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> LaidOut:
     """The response of the calls, in the order of their replies."""
     _mark_side_calls(calls, rule)
     chains: dict[int, list[RecordedCall]] = {}
@@ -61,11 +64,13 @@ def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> Layou
         number = numbers[own[0].chain]
         first = {"chain": number, "at": len(output)}
         begun.append({**first, "why": own[0].why} if own[0].why else first)
+        known: list[int] = []
         for at, call in enumerate(own):
             output += call.new
             if at:
                 made[id(own[at - 1])] = made[id(own[at - 1])]._replace(to=len(output))
-            output += call.output if at else _with_whole_prompt(call)
+            replied = call.output if at else _with_whole_prompt(call)
+            output += (_follow_tokens(item, known) for item in replied)
             following = own[at + 1] if at + 1 < len(own) else None
             made[id(call)] = call.made._replace(
                 to=len(output), chain=number, tool_s=_pause(call.made, following)
@@ -75,7 +80,7 @@ def lay_out(calls: Sequence[RecordedCall], rule: SideCalls, model: str) -> Layou
         for call in calls
     ]
     response = _respond([each for own in ordered for each in own], output, model)
-    return Layout(response, turns, begun, len(calls) - sum(map(len, ordered)))
+    return LaidOut(response, turns, begun, len(calls) - sum(map(len, ordered)))
 
 
 def _respond(ordered: Sequence[RecordedCall], output: list[Item], model: str) -> JsonObject:
@@ -119,6 +124,20 @@ def _with_whole_prompt(call: RecordedCall) -> list[Item]:
             item = {**whole, RESTART: call.why}
         found.append(item)
     return found
+
+
+def _follow_tokens(item: Item, known: list[int]) -> Item:
+    """The item, which says so if its prompt does not continue the tokens so far: those are `known`,
+    and become the item's."""
+    if GENERATION not in item:
+        return item
+    if SUFFIX in item:
+        known += [*item[SUFFIX], *item[GENERATION]]
+        return item
+    prompt = item.get(PROMPT) or []
+    is_other = bool(known) and prompt[: len(known)] != known
+    known[:] = [*prompt, *item[GENERATION]]
+    return {**item, RESTART: TOKENIZED_AGAIN} if is_other and RESTART not in item else item
 
 
 def _items_until(call: RecordedCall | None) -> list[Item]:

@@ -26,8 +26,8 @@ from ..transport.conversation import SplitRequest
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
 from .dialects import Dialect, ReadRequest, keep_params
-from .lanes import Calls, Lane, RecordedCall
-from .layout import Layout, SideCalls, join_chain, lay_out
+from .lanes import KnownCalls, Lane, RecordedCall
+from .layout import LaidOut, SideCalls, join_chain, lay_out
 
 MAX_LANES = 64
 """Conversations that are read on where they ended; those used longest ago are read anew."""
@@ -39,7 +39,7 @@ MAX_AT_ONCE = 32
 """Calls of one rollout that are answered at a time."""
 
 
-class Refusal(Exception):
+class CallRefused(Exception):
     """What the program gets in place of an answer."""
 
     def __init__(self, status: int, message: str, code: str = "") -> None:
@@ -88,7 +88,7 @@ class Recorder:
             self._stored.setdefault(turn["request"], []).append(turn)
         self._unclaimed: dict[str, list[JsonObject]] = {}
         """Responses whose program left before it had them, by their request."""
-        self._known = Calls()
+        self._known = KnownCalls()
         self._lanes: list[Lane] = []
         self._num_busy = 0
         self._tips: dict[int, RecordedCall] = {}
@@ -99,31 +99,33 @@ class Recorder:
         self._began, self._began_at = time.perf_counter(), running_loop().time()
 
     async def answer(self, dialect: Dialect, raw: bytes) -> Answer:
-        """The reply to a request; Refusal if there is none."""
+        """The reply to a request; CallRefused if there is none."""
         if self.ended.is_set():
             raise self._refuse_more()
         if self._num_busy >= MAX_AT_ONCE:
-            raise Refusal(429, f"more than {MAX_AT_ONCE} calls at a time", "rate_limit_exceeded")
+            raise CallRefused(
+                429, f"more than {MAX_AT_ONCE} calls at a time", "rate_limit_exceeded"
+            )
         self._num_busy += 1
         lane = None
         try:
             try:
                 lane, request = self._find_lane(dialect, raw)
             except MALFORMED as error:
-                raise Refusal(400, f"the request cannot be read: {error!r:.200}") from None
+                raise CallRefused(400, f"the request cannot be read: {error!r:.200}") from None
             call = lane.begin_call(self._known)
             return await self._answer_call(lane, call, request)
         except TaskError as error:
-            raise Refusal(400, error.message) from None
+            raise CallRefused(400, error.message) from None
         finally:
             self._num_busy -= 1
             if lane is not None:
                 lane.is_busy = False
 
-    def _refuse_more(self) -> Refusal:
+    def _refuse_more(self) -> CallRefused:
         if self.failure is not None:
-            return Refusal(503, f"the model failed: {self.failure.message}")
-        return Refusal(400, f"the rollout has reached its limit of {self.reached}", OVER_LIMIT)
+            return CallRefused(503, f"the model failed: {self.failure.message}")
+        return CallRefused(400, f"the rollout has reached its limit of {self.reached}", OVER_LIMIT)
 
     def _find_lane(self, dialect: Dialect, raw: bytes) -> tuple[Lane, JsonObject]:
         """The conversation that a request continues, with its new items, and the request."""
@@ -220,7 +222,7 @@ class Recorder:
                 response = await self._ask_until_answered(raw, began_at, lose)
         except RolloutError as error:
             if is_of_program(error):
-                raise Refusal(error.status, error.message) from None
+                raise CallRefused(error.status, error.message) from None
             self._fail(error)
             raise self._refuse_more() from None
         finally:
@@ -262,12 +264,12 @@ class Recorder:
         return response
 
     async def ask_other(self, path: str, raw: bytes | None) -> bytes:
-        """The reply of the model server to a request that generates nothing; or Refusal."""
+        """The reply of the model server to a request that generates nothing; or CallRefused."""
         try:
             with entered(None):
                 return orjson.dumps(await self._peers.call(self._model, path, raw, dict))
         except RolloutError as error:
-            raise Refusal(error.status, error.message) from None
+            raise CallRefused(error.status, error.message) from None
 
     async def store(self, answer: Answer) -> None:
         """Have a reply on disk before its end is sent."""
@@ -303,7 +305,7 @@ class Recorder:
         self.session.stats |= {name: each for name, each in stats.items() if each is not None}
         return response
 
-    def _describe(self, found: Layout) -> JsonObject:
+    def _describe(self, found: LaidOut) -> JsonObject:
         """What the line says of the calls as a whole."""
         known: JsonObject = {"calls": len(self.calls), "side_calls": found.num_side}
         if len(found.chains) > 1:

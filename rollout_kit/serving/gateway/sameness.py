@@ -16,6 +16,7 @@ DIGEST_BYTES = 16
 
 VOLATILE = re.compile(
     rb"(?P<id>\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b)"
+    rb"|(?P<label>\b(?:ID|Id|id)[:=] ?[0-9a-f]{4,64}\b)"
     rb"|(?P<temporary>/(?:var/)?tmp/[\w.+-]+)"
     rb"|(?P<date>\b\d{4}-\d\d-\d\d"
     rb"(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
