@@ -150,6 +150,7 @@ TOOLS = (
                 *("-m", "trainers", "tests/training/test_verifiers.py"),
                 runs_in="verifiers",
             ),
+            tests("its results are read", "-m", "formats", "tests/formats", "-k", "verifiers"),
         ),
         first=(".[dev,local,math]",),
     ),
@@ -185,6 +186,10 @@ TOOLS = (
             Check(
                 "the same findings about broken rollouts as its health checks",
                 ("-m", f"{MODULE}health", "--python", "{python}"),
+            ),
+            tests(
+                "its rollouts are read, and its models read ours",
+                *("-m", "formats", "tests/formats", "-k", "nemo_gym and not lines"),
             ),
         ),
         options=("--ignore-requires-python",),
