@@ -180,7 +180,7 @@ TOOLS = (
                 ("-m", f"{MODULE}gym_files", "{python}"),
             ),
             Check(
-                "every key of its model servers and of `simple_agent` is known",
+                "every key of its model and environment servers, `simple_agent` and rows is known",
                 ("-m", f"{MODULE}gym_keys", "{python}"),
             ),
             Check(
