@@ -234,8 +234,14 @@ test-notebook: .venv/.ready-dev .notebook/.ready  ## the Python API in a real Ju
 	.notebook/bin/python -m pip install --quiet --disable-pip-version-check --editable . nbclient==0.11.0 ipykernel==7.4.0
 	@touch $@
 
-test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready .peers/datasets/.ready  ## what Harbor and inspect make is read; their loaders, and the Hub's, read what ours writes
+test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready .peers/datasets/.ready .peers/lm-eval/.ready .verifiers/.ready .peers/nemo-gym/.ready  ## what six tools make is read; their loaders, and the Hub's, read what ours writes
 	$(BIN)/python -m pytest -m formats tests/formats tests/analysis/test_dataset_folder.py
+
+.peers/lm-eval/.ready:
+	mkdir -p .peers
+	test -x .peers/lm-eval/bin/python || $(PYTHON) -m venv .peers/lm-eval
+	.peers/lm-eval/bin/python -m pip install --quiet --disable-pip-version-check lm-eval==0.4.13
+	@touch $@
 
 # teich reads sessions for the loader of the Hub.
 .peers/datasets/.ready:

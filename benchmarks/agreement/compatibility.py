@@ -150,6 +150,7 @@ TOOLS = (
                 *("-m", "trainers", "tests/training/test_verifiers.py"),
                 runs_in="verifiers",
             ),
+            tests("its results are read", "-m", "formats", "tests/formats", "-k", "verifiers"),
         ),
         first=(".[dev,local,math]",),
     ),
@@ -179,12 +180,16 @@ TOOLS = (
                 ("-m", f"{MODULE}gym_files", "{python}"),
             ),
             Check(
-                "every key of its model servers and of `simple_agent` is known",
+                "every key of its model and environment servers, `simple_agent` and rows is known",
                 ("-m", f"{MODULE}gym_keys", "{python}"),
             ),
             Check(
                 "the same findings about broken rollouts as its health checks",
                 ("-m", f"{MODULE}health", "--python", "{python}"),
+            ),
+            tests(
+                "its rollouts are read, and its models read ours",
+                *("-m", "formats", "tests/formats", "-k", "nemo_gym and not lines"),
             ),
         ),
         options=("--ignore-requires-python",),

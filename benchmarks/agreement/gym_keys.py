@@ -1,5 +1,6 @@
-"""Whether every key of the servers of an installed NeMo Gym that ours replace is known here:
-`python -m benchmarks.agreement.gym_keys <its interpreter>`. The exit status is 1 if one is not.
+"""Whether every key of the servers of an installed NeMo Gym that ours replace is known here, and
+every key of its rows: `python -m benchmarks.agreement.gym_keys <its interpreter>`. The exit status
+is 1 if one is not.
 
 Their classes are read, not run. Each key is given with its default, or with a value of its kind
 where there is none that can be read.
@@ -14,7 +15,9 @@ from typing import Any
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving import registry
+from rollout_kit.serving.nemo_gym import environment_servers
 from rollout_kit.serving.nemo_gym.models import name_ours, translate
+from rollout_kit.serving.nemo_gym.rows import SOURCE, flatten
 
 SERVERS = (
     *(("responses_api_models", name) for name in ("vllm_model", "openai_model")),
@@ -22,13 +25,24 @@ SERVERS = (
     ("responses_api_agents", "simple_agent"),
 )
 
+OF_CODE = {"nemo_user_sim"}
+"""Kinds of environment servers that run with NeMo Gym's code. All others are names of agents."""
+
+OF_ROWS = {
+    "episode_types.py": {"MaterializedTask": {"task_id", "task_input"}},
+    "single_agent_turn_types.py": {
+        "SingleAgentTurnTaskInput": {"responses_create_params", "task_data"}
+    },
+}
+"""Modules of NeMo Gym → their classes of a row, with the fields that are read here."""
+
 WHERE = "import nemo_gym, pathlib; print(pathlib.Path(nemo_gym.__file__).parents[1])"
 
 
-def keys_of(app: Path) -> Iterator[tuple[str, Any]]:
-    """The keys of the configuration classes of a module, each with a value."""
+def keys_of(app: Path, ending: str = "Config") -> Iterator[tuple[str, Any]]:
+    """The keys of the classes of a module whose names end so, each with a value."""
     for node in ast.parse(app.read_text("utf-8")).body:
-        if not isinstance(node, ast.ClassDef) or not node.name.endswith("Config"):
+        if not isinstance(node, ast.ClassDef) or not node.name.endswith(ending):
             continue
         for each in node.body:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
@@ -68,13 +82,43 @@ def find_unknown(root: Path) -> Iterator[str]:
             yield f"{name}.{key}: no key of {ours.__name__}"
 
 
+def find_unknown_fronts(root: Path) -> Iterator[str]:
+    """Kinds of environment servers, and their keys."""
+    base = {key for key, _ in keys_of(root / "nemo_gym/base_environment_server.py")}
+    for app in sorted((root / environment_servers.TYPE).glob("*/app.py")):
+        name = app.parent.name
+        if name in OF_CODE:
+            continue
+        if (ours := environment_servers.KINDS.get(name)) is None:
+            yield f"{environment_servers.TYPE}/{name}: is no known kind"
+            continue
+        for key in sorted(base | {key for key, _ in keys_of(app)}):
+            if key != "model_config" and key not in ours.model_fields:
+                yield f"{name}.{key}: no key of {ours.__name__}"
+
+
+def find_unknown_rows(root: Path) -> Iterator[str]:
+    """Fields of rows that are not at the top of a row, once it is read."""
+    for module, classes in OF_ROWS.items():
+        for name, known in classes.items():
+            found = {key for key, _ in keys_of(root / "nemo_gym" / module, name)}
+            yield from (f"{name}.{key}" for key in sorted(found - known - {"model_config"}))
+            yield from (f"{name}.{key}: is not there any more" for key in sorted(known - found))
+    params = {"input": "?"}
+    task = {"responses_create_params": params, "task_data": {"answer": 1}}
+    row = {"task_id": {"taskset": "sums", "task_id": "one"}, "task_input": task}
+    read = flatten(row)
+    wanted = {"task_id": "one", SOURCE: "sums", "responses_create_params": params, "answer": 1}
+    yield from (f"a row's {key} is not read" for key in wanted if read.get(key) != wanted[key])
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     words = [sys.argv[1], "-c", WHERE]
     root = Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
-    unknown = list(find_unknown(root))
-    print("\n".join([*unknown, f"{len(unknown)} keys of {len(SERVERS)} servers are not known"]))
+    unknown = [*find_unknown(root), *find_unknown_fronts(root), *find_unknown_rows(root)]
+    print("\n".join([*unknown, f"{len(unknown)} keys of its servers and rows are not known"]))
     return bool(unknown)
 
 

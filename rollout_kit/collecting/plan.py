@@ -360,10 +360,7 @@ def open_reverification(
     except BaseException:
         journal.close(clean=False)
         raise
-    retries = command.retry_invalid_judge_responses
-    limits = _limits(
-        command, manifest, batching, parks=False, retry_invalid_judge_responses=retries
-    )
+    limits = _limits(command, manifest, batching, parks=False)
     runner = Runner(verifiers.servers.peers, plans, limits)
     notes += [*opening, *journal.notes]
     return Collection(
@@ -418,18 +415,18 @@ def _open_manifest(journal: AnyJournal) -> Manifest:
 
 
 def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
-    names = ("park_after_s", "skip_verification", "retry_invalid_judge_responses")
-    return {name: getattr(command, name) for name in names}
+    return {"park_after_s": command.park_after_s, "skip_verification": command.skip_verification}
 
 
 def _limits(
-    command: RolloutsCommand, manifest: Manifest, batching: Batching, **more: Any
+    command: CollectConfig | ReverifyConfig, manifest: Manifest, batching: Batching, **more: Any
 ) -> RolloutLimits:
     return RolloutLimits(
         batch_key=manifest.batch_key if batching else "",
         max_attempts=command.max_attempts,
         rollout_timeout_s=command.rollout_timeout_s,
         verify_timeout_s=command.verify_timeout_s,
+        retry_invalid_judge_responses=command.retry_invalid_judge_responses,
         output=str(command.output_jsonl_fpath),
         **more,
     )

@@ -271,7 +271,7 @@ def _write_group(
 ) -> None:
     form, config = files.form, files.config
     scores, file = selection.scores.get(group, []), files.of(group.task_id)
-    read = _reader(config, is_answered=form.of_task is None)
+    read = _reader(config, is_answered=form.of_task is None, takes_images=form.takes_images)
     if form.of_group:
         members = []
         for rollout in rollouts:
@@ -327,7 +327,7 @@ def _count(files: _Files, rollout: Rollout) -> None:
 
 
 def _reader(
-    config: SelectionConfig, *, is_answered: bool = True
+    config: SelectionConfig, *, is_answered: bool = True, takes_images: bool = False
 ) -> Callable[[Rollout], Conversation]:
     """A function that reads a rollout as messages, once for each key."""
     known: dict[Key, Conversation] = {}
@@ -335,7 +335,9 @@ def _reader(
     def read(rollout: Rollout) -> Conversation:
         found = known.get(rollout.key)
         if found is None:
-            found = read_conversation(rollout, config.arguments, is_answered=is_answered)
+            found = read_conversation(
+                rollout, config.arguments, is_answered=is_answered, takes_images=takes_images
+            )
             known[rollout.key] = found
         return found
 

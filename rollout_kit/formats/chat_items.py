@@ -14,6 +14,7 @@ from ..responses import (
     message_item,
     reasoning_item,
 )
+from ..serving.endpoints.completions import read_part, read_tool
 from ..serving.endpoints.replies import REASONING
 from ..types import JsonObject
 from .foreign import Damaged
@@ -96,15 +97,21 @@ class Items:
         match part:
             case str():
                 return {"type": "input_text", "text": part}
-            case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            case {"type": "input_text" | "output_text", "text": str(text)}:
                 return {"type": "input_text", "text": text}
-            case {"type": "image_url", "image_url": {"url": str(url), **more}}:
-                return {"type": "input_image", "image_url": url, "detail": "auto", **more}
             case {"type": "image_url" | "input_image", "image_url": str(url)}:
                 detail = part.get("detail") or "auto"
                 return {"type": "input_image", "image_url": url, "detail": detail}
-            case {"type": "input_audio" | "input_file"}:
+            case {"type": "image_url", "image_url": {"url": str(), **more}}:
+                return {"detail": "auto", **more, **(read_part(part) or {})}
+            case {"type": "input_file"}:
                 return part
+            case (
+                {"type": "text", "text": str()}
+                | {"type": "input_audio"}
+                | {"type": "file", "file": dict()}
+            ):
+                return read_part(part)
         self._keep("part", part)
         return None
 
@@ -139,8 +146,8 @@ def as_text(value: Any) -> str:
 def as_tools(tools: Any) -> list[JsonObject]:
     """Tool definitions of Chat, or bare ones, as those of the Responses API."""
     return [
-        {"type": "function", "strict": None, **inner}
-        if isinstance(inner := each.get("function"), dict)
+        {"strict": None, **found}
+        if (found := read_tool(each)) is not None
         else {"type": "function", **each}
         for each in (tools if isinstance(tools, list) else [])
         if isinstance(each, dict)

@@ -87,7 +87,8 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
         read_messages(_as_chat(nodes[number].get("message")) for number in part)
         for part in (path[:first], path[first:])
     )
-    _put_tokens([nodes[number] for number in path], first, said)
+    own_nodes = [nodes[number] for number in path]
+    has_tokens = _put_tokens(own_nodes, first, said)
     places = {number: said.end_of_turn(at) for at, number in enumerate(path[first:])}
     told = [as_object(each) for each in trace.get("calls") or []]
     task, agent = as_object(trace.get("task")), as_object(trace.get("agent"))
@@ -103,7 +104,7 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
         said.items,
         name=str(task["key"]) if task.get("key") else None,
         fields=_read_fields(data),
-        tools=as_tools(trace.get("tools")),
+        tools=as_tools(trace.get("tools") or (own_nodes[0].get("tools") if own_nodes else None)),
         model=str(agent_config.get("model") or next((e.get("model") for e in told), "") or ""),
         calls=calls,
         reward=_reward(rewards),
@@ -117,7 +118,10 @@ def read_trace(trace: Mapping[str, Any]) -> Foreign:
     unused = {str(at): each for at, each in enumerate(nodes) if at not in set(path)}
     others = [each for each in told if each.get("node") not in places]
     unread = [*asked.unread, *said.unread]
+    read = OF_NODE if has_tokens else OF_NODE[:-3]
+    of_nodes = {str(at): rest for at in path if (rest := rest_of(nodes[at], *read))}
     more = {"other_nodes": unused, "other_calls": others, "messages": unread, "agent": agent_config}
+    more["nodes"] = of_nodes
     found.kept = {**rest_of(trace, *OF_TRACE), **rest_of(more), "task": rest_of(task, "key")}
     return found
 
@@ -142,6 +146,10 @@ def _row_of(data: JsonObject, *path: str) -> JsonObject:
 OF_TRACE = ("nodes", "calls", "task", "agent", "tools", "metrics", "version", "verifiers")
 
 
+OF_NODE = ("parent", "message", "sampled", "tools", "token_ids", "mask", "logprobs")
+"""What is read of a node; the last three only together."""
+
+
 def _find_path(nodes: list[JsonObject]) -> list[int]:
     """The numbers of the nodes from a root to the last node that a model made."""
     sampled = [at for at, each in enumerate(nodes) if each.get("sampled")]
@@ -164,26 +172,28 @@ def _as_chat(message: Any) -> Any:
     return {name: value for name, value in message.items() if value is not None}
 
 
-def _put_tokens(nodes: list[JsonObject], first: int, said: Items) -> None:
-    """Put the token ids of the sampled nodes on the last items of their turns."""
+def _put_tokens(nodes: list[JsonObject], first: int, said: Items) -> bool:
+    """Put the token ids of the sampled nodes on the last items of their turns; whether they could
+    be read to the end."""
     pending: list[int] = []
     name = PROMPT
     for at, node in enumerate(nodes):
         ids, mask = node.get("token_ids") or [], node.get("mask") or []
         if len(ids) != len(mask):
-            return
+            return False
         start = next((place for place, is_own in enumerate(mask) if is_own), len(ids))
         pending += ids[:start]
         if not node.get("sampled") or not ids:
             continue
         if not all(mask[start:]):
-            return
+            return False
         item = said.items[said.ends[at - first] - 1]
         item[name], item[GENERATION] = pending, ids[start:]
         log_probs = node.get("logprobs") or []
         if len(log_probs) == len(ids) - start:
             item[LOG_PROBS] = log_probs
         pending, name = [], SUFFIX
+    return not pending
 
 
 def _call(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from command import as_function
 from exported import Place, line, tool_line
+from made_rollouts import PIXEL, make_line
 from peer_pythons import folder_of
 from support import read_jsonl
 
@@ -31,6 +32,26 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
 def export(place: Place, *more: str) -> tuple[int, str]:
     source, folder = place.folder / "rollouts.jsonl", place.folder / "sums"
     return place.run(command, source, "+format=huggingface", f"+output_fpath={folder}", *more)
+
+
+LOAD = """
+import json, sys
+from datasets import load_dataset
+found = {name: load_dataset(sys.argv[1], name) for name in sys.argv[2:]}
+rows = {name: {split: list(each[split]) for split in each} for name, each in found.items()}
+print(json.dumps(rows))
+"""
+
+
+def load(place: Place, *names: str) -> Any:
+    """The rows of parts of the folder, as the loader of `datasets` reads them."""
+    python = folder_of("datasets") / "python"
+    assert python.exists(), "make test-formats installs it"
+    homes = {"HF_HOME": str(place.folder / "home"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
+    words = [python, "-c", LOAD, place.folder / "sums", *names]
+    done = subprocess.run(words, capture_output=True, text=True, env=homes, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
 
 
 def read_front(folder: Path) -> Any:
@@ -83,24 +104,32 @@ def test_it_is_replaced_as_a_whole_unless_somebody_changed_it(place: Place) -> N
     assert not list(place.folder.glob(".*.tmp"))
 
 
+def test_images_are_parts_of_their_messages_in_order(place: Place) -> None:
+    place.write([make_line(number) for number in range(1, 9)])
+    status, said = export(place)
+    assert status == 0 and "left out" not in said
+    for number, row in enumerate(read_jsonl(place.folder / "sums/data/train.jsonl"), 1):
+        asked = row["messages"][1]
+        text = {"type": "text", "text": f"question {number}", "image_url": None}
+        image = {"type": "image_url", "text": None, "image_url": PIXEL}
+        assert asked["content"] == f"question {number}"
+        assert asked["parts"] == ([text, image] if number % 2 else None)
+
+
+@pytest.mark.formats
+def test_the_hub_s_loader_reads_two_hundred_rollouts_with_images(place: Place) -> None:
+    place.write([make_line(number) for number in range(200)])
+    assert export(place)[0] == 0
+    found = load(place, "default")["default"]["train"]
+    assert found == read_jsonl(place.folder / "sums/data/train.jsonl") and len(found) == 200
+    assert sum(each["messages"][1]["parts"] is not None for each in found) == 100
+
+
 @pytest.mark.formats
 def test_the_hub_s_loader_reads_rows_and_sessions(place: Place) -> None:
-    python = folder_of("datasets") / "python"
-    assert python.exists(), "make test-formats installs it"
     assert export(place, "+test_fraction=0.5")[0] == 0
     folder = place.folder / "sums"
-    code = (
-        "import sys, json; from datasets import load_dataset\n"
-        "rows, sessions = (load_dataset(sys.argv[1], name) for name in ('default', 'sessions'))\n"
-        "print(json.dumps({name: {split: [dict(row) for row in each[split]] for split in each}"
-        " for name, each in (('default', rows), ('sessions', sessions))}))"
-    )
-    homes = {"HF_HOME": str(place.folder / "home"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [python, "-c", code, folder], capture_output=True, text=True, env=homes, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = load(place, "default", "sessions")
     for split in ("train", "test"):
         rows = read_jsonl(folder / f"data/{split}.jsonl")
         assert found["default"][split] == rows

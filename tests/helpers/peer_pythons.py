@@ -7,12 +7,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FOLDERS = {
     "openenv": ".openenv",
-    **{name: f".peers/{name}" for name in ("harbor", "inspect", "datasets")},
+    "verifiers": ".verifiers",
+    **{name: f".peers/{name}" for name in ("harbor", "inspect", "datasets", "lm-eval", "nemo-gym")},
 }
 """Where `make` installs each of them."""
 
 
 def folder_of(name: str) -> Path:
     """The `bin` folder of a tool; `make compat` names another one in PEER_<NAME>."""
-    given = os.environ.get(f"PEER_{name.upper()}")
+    given = os.environ.get(f"PEER_{name.upper().replace('-', '_')}")
     return (Path(given) if given else ROOT / FOLDERS[name]) / "bin"

@@ -266,6 +266,7 @@ def test_every_file_that_a_guide_names_exists() -> None:
         "responses_api_agents/remote_agent",
         "responses_api_agents/verifiers_agent",
         "tau2/",
+        "environments/nemo_user_sim",
         "resources_servers/my_env",
         "resources_servers/cafe",
     )

@@ -72,10 +72,14 @@ class Conversation:
 
 
 def read_conversation(
-    rollout: Rollout, arguments: Arguments = "text", *, is_answered: bool = True
+    rollout: Rollout,
+    arguments: Arguments = "text",
+    *,
+    is_answered: bool = True,
+    takes_images: bool = False,
 ) -> Conversation:
     """The rollout as messages; Unfit if they cannot express it. The completion is empty unless
-    `is_answered`."""
+    `is_answered`. With `takes_images`, a message with images has its `parts`, in their order."""
     params = rollout.line.get("responses_create_params") or {}
     if is_answered and any("chain" in each for each in _compactions(rollout)):
         raise Unfit(
@@ -106,8 +110,8 @@ def read_conversation(
     row = {k: v for k, v in row_of(rollout.line).items() if k != "responses_create_params"}
     return Conversation(
         rollout,
-        [_plain(message, arguments) for message in prompt],
-        [_plain(message, arguments) for message in completion],
+        [_plain(message, arguments, takes_images) for message in prompt],
+        [_plain(message, arguments, takes_images) for message in completion],
         asked.get("tools", []),
         row,
     )
@@ -146,17 +150,31 @@ def as_texts(row: JsonObject) -> JsonObject:
     return found
 
 
-def _plain(message: Mapping[str, Any], arguments: Arguments) -> JsonObject:
+def _plain(message: Mapping[str, Any], arguments: Arguments, takes_images: bool) -> JsonObject:
     """The message with text as content. Templates join an absent content as the word None."""
-    content = message.get("content")
+    content, parts = message.get("content"), {}
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
+            parts = {"parts": _read_parts(content)} if takes_images else {}
+        if not parts and any(part.get("type") != "text" for part in content):
             raise Unfit("it has content that is not text")
         content = "".join(content_texts(content))
-    plain = {**message, "content": content or ""}
+    plain = {**message, "content": content or "", **parts}
     if "tool_calls" in plain and arguments == "object":
         plain["tool_calls"] = [_with_object(call) for call in plain["tool_calls"]]
     return plain
+
+
+def _read_parts(content: list[Any]) -> list[JsonObject]:
+    """Texts and images, each with the same fields; Unfit for any other part."""
+    found = []
+    for part in content:
+        image = part.get("image_url") if part.get("type") == "image_url" else None
+        url = image.get("url") if isinstance(image, dict) else image
+        if part.get("type") != "text" and not isinstance(url, str):
+            raise Unfit("it has content that is neither text nor an image")
+        found.append({"type": part["type"], "text": part.get("text"), "image_url": url})
+    return found
 
 
 def _with_object(call: JsonObject) -> JsonObject:

@@ -37,8 +37,11 @@ _CALL = [
     },
 ]
 
+_PART = [{"name": name, "dtype": "string"} for name in ("type", "text", "image_url")]
+
 _MESSAGE = [
     *({"name": name, "dtype": "string"} for name in ("role", "content", "reasoning_content")),
+    {"name": "parts", "list": _PART},
     {"name": "tool_calls", "list": _CALL},
     {"name": "tool_call_id", "dtype": "string"},
 ]
@@ -196,7 +199,8 @@ ABOUT = """
 {rows:,} rollouts of language models, collected with rollout_kit {version}.
 
 - `default` has a row for each rollout: `messages`, `tools` (definitions as JSON text), `reward`,
-  `scores` (JSON text), `row` (the task's other fields as JSON text), tokens, times and costs.
+  `scores` (JSON text), `row` (the task's other fields as JSON text), tokens, times and costs. A
+  message with images has them in `parts`, between its texts.
 - `sessions` has a file for each rollout, which the trace viewer shows.
 
 Before you publish this dataset, name its licence in the first lines of this file, and look for

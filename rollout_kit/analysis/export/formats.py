@@ -51,6 +51,8 @@ class Format:
     """Whether its rows have a place for the tools that the model was offered."""
     takes_text: bool = False
     """Whether prompts and completions may be plain texts, which get no chat template."""
+    takes_images: bool = False
+    """Whether a message may have images, in its `parts`."""
 
     @property
     def is_parquet(self) -> bool:
@@ -213,6 +215,7 @@ FORMATS: Mapping[str, Format] = {
         of_rollout=trainers.huggingface,
         suffix=FOLDER,
         is_bare=True,
+        takes_images=True,
     ),
     "grouped": Format(
         "one line per question with all its answers", of_group=True, takes_tools=False

@@ -204,6 +204,13 @@ def _content(content: Any) -> Any:
 
 
 def _part(part: JsonObject) -> JsonObject:
+    if (found := read_part(part)) is None:
+        raise bad_request(f"messages: there is no part {part.get('type')!r}")
+    return found
+
+
+def read_part(part: JsonObject) -> JsonObject | None:
+    """A part of a chat message as one of the Responses API; None if that knows no such part."""
     match part.get("type"):
         case "text":
             return {"type": "input_text", "text": part.get("text", "")}
@@ -215,14 +222,19 @@ def _part(part: JsonObject) -> JsonObject:
             return part
         case "file":
             return {"type": "input_file", **(part.get("file") or {})}
-        case other:
-            raise bad_request(f"messages: there is no part {other!r}")
+    return None
 
 
 def _tool(tool: JsonObject) -> JsonObject:
-    if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+    if tool.get("type") != "function" or (found := read_tool(tool)) is None:
         raise bad_request(f"tools: must be functions, not {tool.get('type')!r}")
-    return {"type": "function", **tool["function"]}
+    return found
+
+
+def read_tool(tool: JsonObject) -> JsonObject | None:
+    """A tool of Chat as one of the Responses API; None if it is no function."""
+    inner = tool.get("function")
+    return {"type": "function", **inner} if isinstance(inner, dict) else None
 
 
 def _tool_choice(choice: Any) -> Any:
