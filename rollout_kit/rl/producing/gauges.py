@@ -6,7 +6,7 @@ from typing import Any
 
 from ...analysis.metrics.tally import Tally
 from ...types import Say
-from ..monitoring import BatchAlarms
+from ..alarms import BatchAlarms
 
 SIZES = ("waiting", "leased", "reserved", "bytes")
 
