@@ -149,7 +149,7 @@ test-hosts: .venv/.ready-dev .hosts/.ready  ## rollouts through transformers ser
 		--wildcards '*/vendor/llama.cpp/*'
 	cmake -S .hosts/llama.cpp -B .hosts/llama.cpp/build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF \
 		-DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
-	cmake --build .hosts/llama.cpp/build --target llama-server --parallel
+	cmake --build .hosts/llama.cpp/build --target llama-server --parallel 2
 	.hosts/transformers/bin/python tests/helpers/tiny_gguf.py .hosts/llama.cpp \
 		responses_api_models/local_model/checkpoint .hosts/tiny.gguf
 	@touch $@

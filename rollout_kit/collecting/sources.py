@@ -288,8 +288,10 @@ class TaskSource(RunSource):
     def num_on_disk(self, tally: Tally) -> int:
         return super().num_on_disk(tally) - self._num_unplanned
 
-    def find_owed(self, tasks: Iterable[Task | Malformed]) -> Iterator[Attempt | Later]:
-        """What is to be collected of these tasks."""
+    def find_owed(
+        self, tasks: Iterable[Task | Malformed], wanted: Wanted | None = None
+    ) -> Iterator[Attempt | Later]:
+        """What is to be collected of these tasks, by default of the epoch under way."""
         done, pending, refused = self._contents.done, self._contents.pending, self._refused_keys()
 
         def is_settled(key: Key) -> bool:
@@ -297,7 +299,7 @@ class TaskSource(RunSource):
 
         on_task = self.on_task and partial(self.on_task, refused)
         settled = is_settled if done or pending or refused else lambda key: False
-        owed = find_owed(tasks, self.wanted, settled, on_task)
+        owed = find_owed(tasks, wanted or self.wanted, settled, on_task)
         return map(self._with_turns, owed) if self._journal.num_unfinished else owed
 
     def _with_turns(self, attempt: Attempt | Later) -> Attempt | Later:

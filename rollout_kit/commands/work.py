@@ -71,7 +71,12 @@ class Work:
         """A prepared collection over what is on disk now; its output is closed in the end."""
         config, command = self.config, self.config.command
         make_source: Callable[..., TaskSource] = TaskSource
-        if command.epochs != 1 or command.buffer is not None or command.longest_first:
+        if command.mix is not None:
+            from ..rl.mixing.mix_file import read_mix  # for a training only
+            from ..rl.mixing.mixed_source import MixedSource
+
+            make_source = partial(MixedSource, mix=read_mix(command.mix))
+        elif command.epochs != 1 or command.buffer is not None or command.longest_first:
             from ..rl.producing.epochs import EpochSource  # not needed for a single pass
 
             make_source = partial(EpochSource, epochs=command.epochs)
@@ -97,7 +102,12 @@ async def open_work(
     """The command, with its input as a file while the context lasts."""
     command = config.command
     agent = choose_agent(servers.agents, servers.values, command)
-    name = task_path(command, servers.values, agent)
+    if command.mix is not None:
+        from ..rl.mixing.mix_file import write_mix  # for a training only
+
+        name = write_mix(command, output_paths(command))
+    else:
+        name = task_path(command, servers.values, agent)
     check_apart(name, output_paths(command))
     with open_input(name) as path:
         yield Work(servers, config, argv, name, path)

@@ -347,6 +347,11 @@ class ProducingConfig(CommandKeys):
         False,
         description="Begin with the tasks whose answers were longest in earlier epochs.",
     )
+    mix: Path | None = Field(
+        None,
+        description="YAML with several inputs, each with its weight, agent and parameters, for a"
+        " training. It replaces input_jsonl_fpath, and needs a buffer.",
+    )
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
@@ -360,6 +365,14 @@ class ProducingConfig(CommandKeys):
     def _has_a_buffer_for_the_port(self) -> "ProducingConfig":
         if self.buffer_port and not (self.buffer or "").startswith("memory"):
             raise ValueError("buffer_port: only a buffer in memory has one: add +buffer=memory")
+        return self
+
+    @model_validator(mode="after")
+    def _mixes_for_a_buffer(self) -> "ProducingConfig":
+        if self.mix is not None and self.buffer is None:
+            raise ValueError("mix: the shares are those of a trainer's groups: add +buffer=…")
+        if self.mix is not None and self.longest_first:
+            raise ValueError("mix: longest_first has no effect with it: leave it out")
         return self
 
 

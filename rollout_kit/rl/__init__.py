@@ -11,7 +11,7 @@ _MODULES = {
     "Buffer": "buffer.buffer",
     "BufferPolicy": "buffer.policy",
     "BufferedGroup": "buffer.group",
-    "BatchAlarms": "monitoring",
+    "BatchAlarms": "alarms",
     "CheckpointManager": "weights.checkpoints",
     "ExperienceBuffer": "buffer.experience",
     "GroupBatch": "buffer.group",
@@ -28,6 +28,7 @@ _MODULES = {
 """Public name → the module of this package that defines it."""
 
 if TYPE_CHECKING:
+    from .alarms import BatchAlarms as BatchAlarms
     from .buffer.buffer import Buffer as Buffer
     from .buffer.experience import ExperienceBuffer as ExperienceBuffer
     from .buffer.group import BufferedGroup as BufferedGroup
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from .buffer.opening import open_buffer as open_buffer
     from .buffer.policy import BufferPolicy as BufferPolicy
     from .checking import check_tokens as check_tokens
-    from .monitoring import BatchAlarms as BatchAlarms
     from .monitoring import measure_batch as measure_batch
     from .producing.collecting import collect as collect
     from .reference import add_reference as add_reference

@@ -1,17 +1,17 @@
-"""What a trainer watches: figures of each batch, by the names that trainers use, and alarms.
+"""What a trainer watches: figures of each batch, by the names that trainers use.
 
-Both work on plain numbers. Send the figures to any tracker, beside the trainer's own (`kl/mean`,
-`policy/entropy`, `policy/clip_fraction`): the alarms read those too.
+They are plain numbers. Send them to any tracker, beside the trainer's own (`kl/mean`,
+`policy/entropy`, `policy/clip_fraction`). `alarms` watches both.
 """
 
 import math
 import statistics
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from ..analysis.metrics.advantages import GroupFigures
+from .alarms import BatchAlarms as BatchAlarms
+from .alarms import Threshold as Threshold
 from .rows import GroupRecord
 
 
@@ -95,53 +95,3 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
         f"{name}/max": max(values),
         f"{name}/min": min(values),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """An alarm: `figure` was above (or below) `bound` in `windows` batches in a row."""
-
-    figure: str
-    bound: float
-    advice: str
-    is_floor: bool = False
-    windows: int = 3
-
-    def is_passed(self, value: float) -> bool:
-        """NaN passes every threshold."""
-        return not (value >= self.bound if self.is_floor else value <= self.bound)
-
-
-THRESHOLDS = (
-    Threshold("group/zero_variance_frac", 0.8, "reward collapse: check the verifier, vary tasks"),
-    Threshold("staleness/max", 4, "stale rollouts: sync weights more often, or lower staleness"),
-    Threshold("weights/sync_lag", 2, "the servers lag behind: see GET /weight_version"),
-    Threshold("policy/entropy", 0.01, "entropy collapse: lower the rate", is_floor=True),
-    Threshold("kl/mean", 0.5, "the policy leaves the reference: lower the rate"),
-    Threshold("length/truncated_frac", 0.5, "answers are cut off: raise max_output_tokens"),
-)
-
-
-class BatchAlarms:
-    """Says when a threshold is passed, once each time that it begins."""
-
-    def __init__(self, thresholds: Sequence[Threshold] = THRESHOLDS) -> None:
-        self.thresholds = thresholds
-        self._passed: Counter[str] = Counter()
-
-    def check(self, figures: Mapping[str, float]) -> list[str]:
-        """The alarms that begin with this batch."""
-        begun = []
-        for each in self.thresholds:
-            if (value := figures.get(each.figure)) is None:
-                continue
-            self._passed[each.figure] = (
-                self._passed[each.figure] + 1 if each.is_passed(value) else 0
-            )
-            if self._passed[each.figure] == each.windows:
-                side = "below" if each.is_floor else "above"
-                begun.append(
-                    f"{each.figure} is {value:g}, {side} {each.bound:g} in {each.windows} batches:"
-                    f" {each.advice}"
-                )
-        return begun

@@ -105,12 +105,14 @@ def test_the_figures_of_a_trainer_reach_page_and_trackers_and_pass_thresholds() 
     shelf = Shelf(BufferPolicy(), lambda: 0.0)
     gauges.take(shelf.stats())
     assert tally.gauges["buffer/waiting"] == 0 and "policy/version" not in tally.gauges
-    for step in (1, 1, 2, 3, 3):
+    for step in (1, 1, 2, 3, 4, 4):
         shelf.set_version(step)
         shelf.figures = {"policy/entropy": None if step == 2 else 0.001, "kl/mean": 0.1}
         gauges.take(shelf.stats())
-    assert tally.gauges["kl/mean"] == 0.1 and tally.gauges["policy/version"] == 3
-    assert len(said) == len(tally.alarms) == 1 and tally.alarms[0].startswith("step 3: policy/entr")
+    assert tally.gauges["kl/mean"] == 0.1 and tally.gauges["policy/version"] == 4
+    nan, low = tally.alarms
+    assert len(said) == 2 and nan.startswith("step 2: policy/entropy is nan")
+    assert low.startswith("step 4: policy/entropy is 0.001, below 0.01 in 3 batches")
 
 
 def test_a_page_shows_what_the_trainer_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

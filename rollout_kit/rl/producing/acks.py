@@ -13,6 +13,10 @@ from ..buffer.group import Settled
 KIND: Kind = "ack"
 
 
+ACKED = "acked"
+"""Why a group has left that a trainer has used."""
+
+
 class AckFile:
     """`identity` is that of the buffer: numbers of another one mean nothing here."""
 
@@ -22,12 +26,16 @@ class AckFile:
         self._file = open_file() if path.exists() else None
         self.keys: set[str] = set()
         """Groups that are not to be put again."""
+        self.used: set[str] = set()
+        """Those that a trainer has acknowledged."""
         self.after = ""
         """The last one of this buffer."""
         for _, raw in read_lines(path):
             line = parse_line(raw) or {}
             if line.get("kind") == KIND and isinstance(line.get("key"), str):
                 self.keys.add(line["key"])
+                if line.get("reason") == ACKED:
+                    self.used.add(line["key"])
                 if line.get("buffer") == identity:
                     self.after = str(line.get("number") or "")
 

@@ -1,7 +1,7 @@
 """The tasks of a file, gone through several times or for ever."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +9,9 @@ from ...analysis.metrics.tally import Tally
 from ...collecting.counts import Counts
 from ...collecting.schedule import Later
 from ...collecting.sources import TaskSource
-from ...store.scope import parse_scope
+from ...store.scope import Group, parse_scope
 from ...types import Attempt, Outcome, Rollout
+from ..buffer.group import Settled
 from .lengths import TaskLengths
 from .tickets import Tickets
 
@@ -56,6 +57,30 @@ class EpochSource(TaskSource):
     def add_earlier(self, rollout: Rollout) -> None:
         if self._lengths:
             self._lengths.take(rollout)
+
+    def scale_of(self, group: Group) -> float:
+        """What the rewards of a group are multiplied by for the trainer."""
+        return 1.0
+
+    def note_used(self, keys: Iterable[str]) -> None:
+        """Take the keys of the groups that the trainer has used before this run."""
+
+    def note_complete(self, group: Group) -> None:
+        """Take a group that is put into the buffer; an earlier run may have begun it."""
+
+    def note_settled(self, settled: Iterable[Settled]) -> None:
+        """Take groups that have left the buffer."""
+
+    def note_lost(self, group: Group) -> None:
+        """Take a group that is not put into the buffer."""
+
+    def measure(self) -> dict[str, float]:
+        """Figures of this source for the page and the trackers."""
+        return {}
+
+    def report(self) -> str:
+        """A line for the end of the run; empty if there is nothing to say."""
+        return ""
 
     def num_missing(self, tally: Tally) -> int:
         return 0 if self.tickets.is_over or self.is_open_ended else super().num_missing(tally)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...analysis.metrics.tally import Tally
 from ...types import Say
-from ..monitoring import BatchAlarms
+from ..alarms import BatchAlarms
 
 SIZES = ("waiting", "leased", "reserved", "bytes")
 
@@ -23,11 +23,13 @@ class TrainerGauges:
         self._version: int | None = None
         """The trainer's version, when the alarms were checked last."""
 
-    def take(self, stats: Mapping[str, Any]) -> None:
-        """Follow a buffer's statistics. The trainer's own figures count before those of the
-        buffer."""
+    def take(self, stats: Mapping[str, Any], more: Mapping[str, float] | None = None) -> None:
+        """Follow a buffer's statistics, and `more` figures. The trainer's own figures count before
+        those of the buffer."""
         told = (stats.get("figures") or {}).items()
-        gauges = measure_buffer(stats) | {n: math.nan if v is None else v for n, v in told}
+        gauges = {**measure_buffer(stats), **(more or {})} | {
+            n: math.nan if v is None else v for n, v in told
+        }
         self._tally.gauges = gauges
         if (version := stats["version"]) is None or version == self._version:
             return

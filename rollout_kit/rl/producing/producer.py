@@ -60,6 +60,7 @@ class Producer:
     def __init__(self, buffer: Buffer, run: Run, acks: AckFile, say: Say) -> None:
         self._buffer, self._run, self._acks, self._say = buffer, run, acks, say
         assert isinstance(run.source, EpochSource)
+        self.source = run.source
         self._tickets, self._looking = run.source.tickets, asyncio.Lock()
         self._putting: set[asyncio.Task[None]] = set()
         self.put: Counter[str] = Counter()
@@ -78,6 +79,7 @@ class Producer:
         """Use the groups of the run, and hold its attempts back."""
         await self._buffer.release(owner=self._owner)
         self._tickets.limit()
+        self.source.note_used(self._acks.used)
         refers = self._buffer.policy.reference_bytes is not None
         agents = self._run.runner.agents
         self._run.groups.add(self, agents, with_lines=True, with_places=refers)
@@ -91,10 +93,12 @@ class Producer:
             self._tickets.give_back(group)
         elif settled.left_out:
             self.put[settled.left_out] += 1
+            self.source.note_lost(group)
             self._tickets.give_back(group)
         elif settled.members is None:
             return False
         elif group in self._tickets.given or not is_over:
+            self.source.note_complete(group)
             task = asyncio.create_task(self._put(settled))
             self._putting.add(task)
             task.add_done_callback(self._putting.discard)
@@ -127,9 +131,10 @@ class Producer:
         async with self._looking:  # or else both write down the same groups
             while settled := await self._ask(lambda: self._buffer.list_settled(self._acks.after)):
                 self._acks.append(settled)
+                self.source.note_settled(settled)
         for ticket in self._tickets.names():
             await self._ask(partial(self._buffer.extend, ticket))
-        self._gauges.take(stats := await self._ask(self._buffer.stats))
+        self._gauges.take(stats := await self._ask(self._buffer.stats), self.source.measure())
         self._tickets.note_leased(0 if stats["waiting"] else stats["leased"])
 
     async def wait_for_trainer(self) -> None:
@@ -185,7 +190,7 @@ class Producer:
 
     async def _put(self, settled: FollowedGroup) -> None:
         ticket = self._tickets.given.get(settled.group, BufferTicket())
-        made = make_group(settled, ticket.version)
+        made = make_group(settled, ticket.version, self.source.scale_of(settled.group))
         try:
             answer = await self._ask(partial(self._buffer.put, made, ticket=ticket.name))
         except (PeerError, ConfigError) as error:
@@ -193,6 +198,8 @@ class Producer:
             return
         self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
+        if answer not in ("ok", "duplicate"):
+            self.source.note_lost(settled.group)
 
     async def _watch_steps(self) -> None:
         while True:
@@ -235,8 +242,9 @@ def key_of_group(group: Group) -> str:
     return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
 
 
-def make_group(settled: FollowedGroup, began: int | None) -> BufferedGroup:
-    """Where the model server tells no versions, that of the trainer at the group's begin counts."""
+def make_group(settled: FollowedGroup, began: int | None, scale: float = 1.0) -> BufferedGroup:
+    """Where the model server tells no versions, that of the trainer at the group's begin counts.
+    The rewards are multiplied by `scale`."""
     members = [each for each in settled.slots if each]
     scores = settled.score["members"] if settled.score else ()
     of = {(one["scope"], one["rollout_index"]): one["reward"] for one in scores}
@@ -245,6 +253,9 @@ def make_group(settled: FollowedGroup, began: int | None) -> BufferedGroup:
     found = span_versions(versions_of(line["response"].get("output") or ()) for line in lines)
     first, last = (found.first, found.last) if found else (began, began)
     places = places if len(places) == len(lines) else []
+    if scale != 1.0:
+        given = rewards or [line.get("reward") for line in lines]
+        rewards = [None if each is None else each * scale for each in given]
     return BufferedGroup(key_of_group(settled.group), lines, rewards, first, last, places)
 
 
@@ -262,6 +273,8 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
         await producer.finish()
     if stopped := producer.stragglers.report():
         say(f"Over-provisioning: {stopped}", event="over_provisioning")
+    if mixed := producer.source.report():
+        say(mixed, event="mix", **producer.source.measure())
     total = number_of(sum(producer.put.values()), "group")
     said = ", ".join(f"{number:,} {what}" for what, number in producer.put.most_common())
     say(f"Buffer: {total}{': ' if said else ''}{said}", event="buffer", groups=dict(producer.put))
