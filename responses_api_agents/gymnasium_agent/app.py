@@ -17,7 +17,7 @@ from rollout_kit.responses import (
     without_provider_data,
 )
 from rollout_kit.serving.agent import Agent, AgentConfig, Turns
-from rollout_kit.serving.agents.bounds import OVER_LIMIT, RolloutBounds
+from rollout_kit.serving.agents.rollout_bounds import OVER_LIMIT, RolloutBounds
 from rollout_kit.serving.agents.tool_calls import ServerTools, callable_names
 from rollout_kit.serving.gymnasium import observation_item
 from rollout_kit.serving.service import ServerRef

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field
 
 from rollout_kit.responses import function_calls, input_items
 from rollout_kit.serving.agent import Agent, AgentConfig
-from rollout_kit.serving.agents.bounds import OVER_LIMIT, RolloutBounds
 from rollout_kit.serving.agents.compaction import CompactionConfig, Transcript
+from rollout_kit.serving.agents.rollout_bounds import OVER_LIMIT, RolloutBounds
 from rollout_kit.serving.agents.tool_calls import ServerTools, callable_names
 from rollout_kit.serving.agents.user_simulator import (
     UserSimulator,

@@ -105,6 +105,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     shard: str | Shard | None
     epochs: int | None
     longest_first: bool
+    revisit: Literal["always", "later"]
+    mix: Path | None
     buffer: str | None
     buffer_port: int
     agent_name: str | None

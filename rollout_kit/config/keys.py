@@ -347,6 +347,11 @@ class ProducingConfig(CommandKeys):
         False,
         description="Begin with the tasks whose answers were longest in earlier epochs.",
     )
+    revisit: Literal["always", "later"] = Field(
+        "always",
+        description="later: leave out tasks whose last group had equal rewards, for 1, 3, 7, …"
+        " epochs.",
+    )
     mix: Path | None = Field(
         None,
         description="YAML with several inputs, each with its weight, agent and parameters, for a"
@@ -368,9 +373,15 @@ class ProducingConfig(CommandKeys):
         return self
 
     @model_validator(mode="after")
+    def _revisits_without_end(self) -> "ProducingConfig":
+        if self.revisit == "later" and self.epochs is not None and self.mix is None:
+            raise ValueError("revisit: an epoch would lack tasks in the end: add +epochs=null")
+        return self
+
+    @model_validator(mode="after")
     def _mixes_for_a_buffer(self) -> "ProducingConfig":
         if self.mix is not None and self.buffer is None:
-            raise ValueError("mix: the shares are those of a trainer's groups: add +buffer=…")
+            raise ValueError("mix: the shares count a trainer's groups: add +buffer=…")
         if self.mix is not None and self.longest_first:
             raise ValueError("mix: longest_first has no effect with it: leave it out")
         return self

@@ -68,7 +68,7 @@ class MixedSource(EpochSource):
         self.shares.end(key_of_group(group), is_used=False)
 
     def report(self) -> str:
-        return f"Mix: {self.shares.describe()}"
+        return "; ".join(filter(None, (f"Mix: {self.shares.describe()}", super().report())))
 
     def measure(self) -> dict[str, float]:
         """The share of each source so far."""
@@ -98,9 +98,7 @@ class MixedSource(EpochSource):
                 planned = sum(map(wanted.num_keys, tasks))
                 self.counts += Counts(planned=planned, done=0)
             for task in tasks:
-                owed = [
-                    each for each in self.find_owed([task], wanted) if isinstance(each, Attempt)
-                ]
-                if owed:
+                found = self.leave_out(self.find_owed([task], wanted))
+                if owed := [each for each in found if isinstance(each, Attempt)]:
                     yield owed
             yield LATER  # all of an epoch may be done

@@ -9,10 +9,12 @@ from ...analysis.metrics.tally import Tally
 from ...collecting.counts import Counts
 from ...collecting.schedule import Later
 from ...collecting.sources import TaskSource
+from ...errors import number_of
 from ...store.scope import Group, parse_scope
 from ...types import Attempt, Outcome, Rollout
 from ..buffer.group import Settled
 from .lengths import TaskLengths
+from .revisits import Revisits
 from .tickets import Tickets
 
 
@@ -24,6 +26,7 @@ class EpochSource(TaskSource):
         self.wanted = replace(self.wanted, num_epochs=epochs)
         self.tickets = Tickets()
         self._lengths = TaskLengths() if self._command.longest_first else None
+        self.revisits = Revisits() if self._command.revisit == "later" else None
         self._each: Counts = Counts()
         """The plan of an epoch of which nothing is done."""
         self._done: Counter[int] = Counter()
@@ -51,12 +54,20 @@ class EpochSource(TaskSource):
 
     def take(self, outcome: Outcome) -> None:
         super().take(outcome)
-        if self._lengths and isinstance(outcome, Rollout):
-            self._lengths.take(outcome)
+        if isinstance(outcome, Rollout):
+            self.add_earlier(outcome)
 
     def add_earlier(self, rollout: Rollout) -> None:
         if self._lengths:
             self._lengths.take(rollout)
+        if self.revisits:
+            self.revisits.take(rollout)
+
+    def leave_out(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
+        """The attempts without those of tasks that are not wanted in their epoch."""
+        if self.revisits is None:
+            return attempts
+        return self.revisits.leave_out(attempts, lambda each: self.wanted.num_keys(each.task))
 
     def scale_of(self, group: Group) -> float:
         """What the rewards of a group are multiplied by for the trainer."""
@@ -80,7 +91,10 @@ class EpochSource(TaskSource):
 
     def report(self) -> str:
         """A line for the end of the run; empty if there is nothing to say."""
-        return ""
+        if self.revisits is None:
+            return ""
+        left = number_of(self.revisits.num_left_out, "group")
+        return f"Revisits: {left} left out, of tasks whose last rewards were all equal"
 
     def num_missing(self, tally: Tally) -> int:
         return 0 if self.tickets.is_over or self.is_open_ended else super().num_missing(tally)
@@ -93,7 +107,7 @@ class EpochSource(TaskSource):
         attempts = super()._all()
         while True:
             attempts = self._lengths.sort(attempts) if self._lengths else attempts
-            yield from self.tickets.hold_back(attempts)
+            yield from self.tickets.hold_back(self.leave_out(attempts))
             if self.tickets.is_over or not self._has_next():
                 return
             self.wanted = self.wanted.at(self.wanted.epoch + 1)

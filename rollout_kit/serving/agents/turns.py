@@ -16,7 +16,7 @@ from ...types import JsonObject
 from ..transport.conversation import LENGTH_OF_OLD, Digests, RequestWriter, SplitRequest, old_digest
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
-from .bounds import OVER_LIMIT, RolloutBounds
+from .rollout_bounds import OVER_LIMIT, RolloutBounds
 
 SHORT_S, SHORT_TURNS = 0.5, 6
 """A rollout that takes less time and fewer turns stores none of them: it costs little to make

@@ -32,7 +32,7 @@ from ..transport.peers import Peers
 from ..users.profile import STOP, Decisions, UserAction
 from ..users.scripted import USER_STOP, ScriptedUser
 from ..users.two_sided import UserSide
-from .bounds import OVER_LIMIT
+from .rollout_bounds import OVER_LIMIT
 from .turns import Turns
 
 MAX_USER_TURNS = "max_user_turns"

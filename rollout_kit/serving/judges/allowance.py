@@ -2,7 +2,7 @@
 
 from ...session import Session, current_session
 from ...time_limit import running_loop
-from ..agents.bounds import RolloutBounds
+from ..agents.rollout_bounds import RolloutBounds
 
 
 class Allowance:

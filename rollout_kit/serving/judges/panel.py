@@ -16,7 +16,7 @@ from ...errors import VerifyError
 from ...responses import output_text
 from ...trajectory import versions_of
 from ...types import JsonObject
-from ..agents.bounds import RolloutBounds
+from ..agents.rollout_bounds import RolloutBounds
 from ..judge import JudgeModel, JudgeModelConfig, shared_question
 from ..service import OPERATIONAL, ServerRef
 from ..transport.loop import gather_all
