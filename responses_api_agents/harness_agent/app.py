@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from rollout_kit.errors import ConfigError, RolloutError
 from rollout_kit.responses import content_texts, input_items
 from rollout_kit.serving.agent import Agent, AgentConfig
-from rollout_kit.serving.agents.bounds import RolloutBounds
+from rollout_kit.serving.agents.rollout_bounds import RolloutBounds
 from rollout_kit.serving.gateway.door import Gateway, openai_url
 from rollout_kit.serving.gateway.layout import SideCalls
 from rollout_kit.serving.gateway.recorder import Recorder

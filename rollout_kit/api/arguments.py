@@ -88,10 +88,13 @@ def read_keys(
         raise ConfigError("\n".join(lines)) from None
 
 
-def read_benchmark(given: Given, reach: Reach, keys: dict[str, Any]) -> Given:
-    """What is given, with the benchmark that the keys name; its own keys are added to them."""
+def read_benchmark(reach: Reach, tasks: Any, keys: dict[str, Any]) -> Reach:
+    """The servers with the benchmark that the keys name; its own keys are added to them."""
+    given = reach.given
     if (name := keys.get("benchmark")) is None:
-        return given
+        return reach
+    if tasks is not None:
+        raise ConfigError("tasks and benchmark were both given: a benchmark brings its rows")
     if given.verify or given.environment or given.agents or reach.is_running:
         raise ConfigError(
             "benchmark: it brings its own verifier and agent: give `model` alone, or YAML files"
@@ -103,7 +106,7 @@ def read_benchmark(given: Given, reach: Reach, keys: dict[str, Any]) -> Given:
     definition = read_definition(name)
     for key, value in definition.to_keys(rows_file(definition)).items():
         keys.setdefault(key, value)
-    return replace(given, benchmark=definition)
+    return replace(reach, given=replace(given, benchmark=definition))
 
 
 def read_collect(tasks: Any, output: str | Path | None, keys: dict[str, Any]) -> CollectConfig:

@@ -434,9 +434,7 @@ def collect(
     own: dict[str, Any] = {**keys}
     parts = read_parts(own, parallelism, limits, retry, sink)
     reach = read_reach(where, Given(model, verify, environment), own)
-    if own.get("benchmark") is not None and wanted is not None:
-        raise ConfigError("tasks and benchmark were both given: a benchmark brings its rows")
-    reach = replace(reach, given=read_benchmark(reach.given, reach, own))
+    reach = read_benchmark(reach, wanted, own)
     return Collecting(reach, wanted, read_collect(wanted, output, own), parts, progress)
 
 

@@ -798,7 +798,9 @@ class AuditConfig(Command):
         description="Rows with gold_output or gold_items. Default: data/*.jsonl of its folder.",
     )
     benchmark: str | None = Field(
-        None, description="A benchmark by name: its verifier and its rows, which need gold_output."
+        None,
+        description="A benchmark by name, if you audit its verifier with its rows. They need"
+        " gold_output.",
     )
     output_fpath: Path | None = Field(None, description="JSON file for all findings.")
     num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")

@@ -20,7 +20,7 @@ from ...session import LOST_TIMES, TURNS, Session, Spent, current_session, enter
 from ...time_limit import running_loop
 from ...trajectory import pack_turns
 from ...types import JsonObject
-from ..agents.bounds import OVER_LIMIT, RolloutBounds
+from ..agents.rollout_bounds import OVER_LIMIT, RolloutBounds
 from ..agents.turns import call_of
 from ..transport.conversation import SplitRequest
 from ..transport.peers import Peers
