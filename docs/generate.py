@@ -295,7 +295,7 @@ def openapi() -> str:
 def benchmarks() -> Iterator[str]:
     """Every benchmark that has a name."""
     yield "# Benchmarks"
-    yield "How you run one stands in [Benchmarks by name](../benchmarks.md)."
+    yield "[Benchmarks by name](../benchmarks.md) says how you run one, and how you add your own."
     for name in list_definitions():
         one = read_definition(name)
         yield f"## `{name}`"

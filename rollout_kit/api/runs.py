@@ -433,8 +433,7 @@ def collect(
         where, wanted = servers, cast(Tasks, tasks)
     own: dict[str, Any] = {**keys}
     parts = read_parts(own, parallelism, limits, retry, sink)
-    reach = read_reach(where, Given(model, verify, environment), own)
-    reach = read_benchmark(reach, wanted, own)
+    reach = read_benchmark(read_reach(where, Given(model, verify, environment), own), wanted, own)
     return Collecting(reach, wanted, read_collect(wanted, output, own), parts, progress)
 
 
