@@ -15,7 +15,7 @@ DEEDS = ("go on", "go on", "go on", "parallel", "edit", "shorten", "sub-agent", 
 
 class OfOpenAi:
     def __init__(self, client: Any) -> None:
-        self._client = openai.AsyncOpenAI(
+        self.client = openai.AsyncOpenAI(
             base_url=client.base_url, api_key=client.api_key, max_retries=0
         )
 
@@ -30,17 +30,17 @@ class OfOpenAi:
             asked["tools"] = [{"type": "function", "function": tool}]
         if stream:
             text = ""
-            async for chunk in await self._client.chat.completions.create(stream=True, **asked):
+            async for chunk in await self.client.chat.completions.create(stream=True, **asked):
                 text += chunk.choices[0].delta.content or "" if chunk.choices else ""
             return text
-        found = await self._client.chat.completions.create(**asked)
+        found = await self.client.chat.completions.create(**asked)
         return found.choices[0].message.content or ""
 
 
 class OfAnthropic:
     def __init__(self, client: Any) -> None:
         url = client.base_url.removesuffix("/v1")
-        self._client = anthropic.AsyncAnthropic(base_url=url, api_key=client.api_key, max_retries=0)
+        self.client = anthropic.AsyncAnthropic(base_url=url, api_key=client.api_key, max_retries=0)
 
     async def ask(self, system: str, messages: list[Any], *, stream: bool, aside: bool) -> str:
         tool = {"name": "noop", "input_schema": {"type": "object", "properties": {}}}
@@ -52,16 +52,21 @@ class OfAnthropic:
             **({} if aside else {"tools": [tool]}),
         }
         if stream:
-            async with self._client.messages.stream(**asked) as events:
+            async with self.client.messages.stream(**asked) as events:
                 found = await events.get_final_message()
         else:
-            found = await self._client.messages.create(**asked)
+            found = await self.client.messages.create(**asked)
         return "".join(block.text for block in found.content if block.type == "text")
 
 
 async def run(task: str, client: Any, shell: Any) -> None:
     draw = random.Random(task)
     kind = draw.choice((OfOpenAi, OfAnthropic))(client)
+    async with kind.client:
+        await converse(draw, kind)
+
+
+async def converse(draw: random.Random, kind: OfOpenAi | OfAnthropic) -> None:
     system = "You are a calculator."
 
     async def ask(messages: list[Any], system: str = system, aside: bool = False) -> list[Any]:
