@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, number_of
 from ..store.files import write_atomically
 from .benchmark_table import BenchmarkScore, tabulate_runs, tabulate_scores
 from .drawing import Point, Whisker, draw_lines, draw_whiskers
@@ -188,9 +188,10 @@ def tabulate_comparisons(first: str, compared: Sequence[PaperComparison]) -> Tab
             + [paired.test, paired.wins, paired.losses, paired.ties]
         )
     tests = ", ".join(sorted({each.paired.test for each in compared}))
+    several = number_of(len(compared), "comparison")
     about = (
         f"Difference of the mean reward to {first}, paired by task, with its 95% confidence"
-        f" interval. Test: {tests}. p (Holm) is corrected for {len(compared)} comparisons."
+        f" interval. Test: {tests}. p (Holm) is corrected for {several}."
     )
     head = ["environment", "run", "tasks", "difference", "p", "p (Holm)", "test"]
     names = ("environment", "first", "second", "tasks", "difference", "low", "high", "p", "p_holm")
