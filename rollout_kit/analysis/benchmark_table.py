@@ -71,7 +71,7 @@ class BenchmarkScore(NamedTuple):
         return metric, self.size, *map(_percent, (self.cut_off, self.no_answer, self.missing))
 
 
-def scored_of(metrics: Mapping[str, Any]) -> BenchmarkScore:
+def find_score(metrics: Mapping[str, Any]) -> BenchmarkScore:
     """What a metrics file says of the score of its benchmark."""
     counts, rates, usage = metrics["counts"], metrics["rates"], metrics.get("usage", {})
     planned = counts.get("planned")
@@ -88,10 +88,14 @@ def scored_of(metrics: Mapping[str, Any]) -> BenchmarkScore:
     )
 
 
-def scored_in(path: Path) -> BenchmarkScore | None:
+def read_score(path: Path) -> BenchmarkScore | None:
     """The score beside a file of rollouts; None if it is of no benchmark."""
-    metrics = read_object(OutputPaths(path).metrics)
-    return scored_of(metrics) if isinstance(metrics.get("benchmark"), dict) else None
+    return score_in(read_object(OutputPaths(path).metrics))
+
+
+def score_in(metrics: Mapping[str, Any]) -> BenchmarkScore | None:
+    """The score in a metrics file; None if it is of no benchmark."""
+    return find_score(metrics) if isinstance(metrics.get("benchmark"), dict) else None
 
 
 def tabulate_scores(scored: Sequence[BenchmarkScore]) -> Table:

@@ -16,7 +16,7 @@ from ..store.outputs import distinct_files_of
 from ..store.rollouts import Candidate, choose
 from ..store.scope import arm_of_key
 from ..types import JsonObject
-from .benchmark_table import scored_in
+from .benchmark_table import BenchmarkScore, read_score
 from .export.source import RolloutSource
 from .metrics.paired import Paired, Side, Sides, compare, correct_holm
 from .paper import Measured, write_paper
@@ -52,11 +52,6 @@ class File:
     @property
     def name(self) -> str:
         return self.sides.own.name
-
-    @property
-    def benchmark(self) -> str:
-        """The benchmark that it is of, or empty."""
-        return scored.name if (scored := scored_in(self.path)) else ""
 
     def names(self) -> JsonObject:
         """The agents, models, verifiers and fingerprints of its rollouts, as far as known."""
@@ -173,7 +168,8 @@ def compare_files(command: CompareConfig) -> JsonObject:
         raise ConfigError("labels: they name the runs of a paper: add +paper=paper/")
     files, again = read_files(command)
     pairs = []
-    for first, other in pair_up(files):
+    scores = {file.path: read_score(file.path) for file in files}
+    for first, other in pair_up(files, scores):
         found = _compare_sides(first, other)
         if not found:
             names = f"{first.name} and {other.name}"
@@ -200,7 +196,7 @@ def compare_files(command: CompareConfig) -> JsonObject:
         found["left_out"] = left_out
     if command.paper is not None:
         measured = [
-            Measured(file.name, sorted(file.agents), file.sides.own, scored_in(file.path))
+            Measured(file.name, sorted(file.agents), file.sides.own, scores[file.path])
             for file in files
         ]
         folder = command.paper.expanduser()
@@ -209,11 +205,14 @@ def compare_files(command: CompareConfig) -> JsonObject:
     return {**found, "files": described, "pairs": pairs}
 
 
-def pair_up(files: Sequence[File]) -> list[tuple[File, File]]:
+def pair_up(
+    files: Sequence[File], scores: Mapping[Path, BenchmarkScore | None]
+) -> list[tuple[File, File]]:
     """The first file with each of the others; of several benchmarks, those of each benchmark."""
     by_benchmark: dict[str, list[File]] = {}
     for file in files:
-        by_benchmark.setdefault(file.benchmark, []).append(file)
+        score = scores[file.path]
+        by_benchmark.setdefault(score.name if score else "", []).append(file)
     if len(by_benchmark) == 1 or "" in by_benchmark:
         by_benchmark = {"": list(files)}
     alone = [name for name, each in by_benchmark.items() if len(each) < 2]

@@ -11,6 +11,7 @@ from ..store.filters.expression import Filter
 from ..store.rollouts import iterate_beside
 from ..store.scope import parse_scope
 from ..types import JsonObject, Key, Rollout
+from .benchmark_table import BenchmarkScore, score_in
 from .export.source import RolloutSource
 from .metrics.aggregate import CUT_OFF, Aggregate
 from .metrics.paired import Sides
@@ -48,6 +49,8 @@ class Facts:
     """Reason → lines that count as no rollout."""
     counts: JsonObject = field(default_factory=dict)
     """Counts of `<stem>_aggregate_metrics.json`, if it is there."""
+    score: BenchmarkScore | None = None
+    """The score in that file, if it is of a benchmark."""
 
     @property
     def num_failed(self) -> int:
@@ -95,7 +98,8 @@ def gather(
         facts.failures[str(reason or "unknown")].append(line)
     facts.run = read_object(paths.manifest)
     facts.commits = list(dict.fromkeys(_commits(paths.runs)))
-    counts = read_object(paths.metrics).get("counts")
+    metrics = read_object(paths.metrics)
+    counts, facts.score = metrics.get("counts"), score_in(metrics)
     facts.counts = counts if isinstance(counts, dict) and is_whole else {}
     return facts
 

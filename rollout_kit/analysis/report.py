@@ -17,7 +17,7 @@ from ..store.filters.expression import filtering
 from ..store.lines import now_text
 from ..store.tasks import find_earlier_inputs
 from ..types import Rollout
-from .benchmark_table import scored_in, tabulate_runs, tabulate_scores
+from .benchmark_table import tabulate_runs, tabulate_scores
 from .comparison import conclude, format_difference
 from .drawing import Point, Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
@@ -80,8 +80,7 @@ def write_report(command: ReportConfig) -> str:
     paper: list[str] = []
     if command.paper is not None:
         measured = [
-            Measured(each.name, _agents_of(each), each.sides.own, scored_in(each.path))
-            for each in files
+            Measured(each.name, _agents_of(each), each.sides.own, each.score) for each in files
         ]
         paper = write_paper(command.paper.expanduser(), measured, command.labels, threshold)
     number = number_of(sum(each.whole.rollouts for each in files), "rollout")
@@ -156,7 +155,7 @@ def _headline(files: Sequence[Facts]) -> str:
 
 def _benchmarks(files: Sequence[Facts]) -> str:
     """The scores of benchmarks by model, and what they depend on."""
-    scored = [found for each in files if (found := scored_in(each.path))]
+    scored = [each.score for each in files if each.score]
     if not scored:
         return ""
     scores, runs = tabulate_scores(scored), tabulate_runs(scored)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.benchmark_table import describe_sampling, scored_of
+from ..analysis.benchmark_table import describe_sampling, find_score
 from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import repeat_command
 from ..collecting.live.combine import combine
@@ -266,7 +266,7 @@ def _report(members: Sequence[SuiteMember], progress: Progress, again: str) -> S
             rows.append((member.name, "stopped", "", "", "", "", member.output))
             continue
         member.results = finish(member.run)
-        metrics, scored = member.results.metrics, scored_of(member.results.metrics)
+        metrics, scored = member.results.metrics, find_score(member.results.metrics)
         rows.append((member.name, *scored.cells, member.output))
         if progress.as_json and (found := metrics.get("benchmark")):
             progress.say("", event="benchmark", of=member.name, **found)
