@@ -1,7 +1,7 @@
 """One snapshot of several runs that go on together."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -54,14 +54,11 @@ def _add(parts: Sequence[T]) -> T:
     """The sum of each figure; None if one of them is not known."""
     first = parts[0]
     return type(first)(
-        **{
-            each.name: _sum([getattr(part, each.name) for part in parts], any)
-            for each in fields(first)
-        }
+        **{each.name: _sum([getattr(part, each.name) for part in parts]) for each in fields(first)}
     )
 
 
-def _sum(values: Sequence[Any], either: Callable[[Sequence[bool]], bool]) -> Any:
+def _sum(values: Sequence[Any]) -> Any:
     if any(each is None for each in values):
         return None
-    return either(values) if isinstance(values[0], bool) else sum(values)
+    return any(values) if isinstance(values[0], bool) else sum(values)

@@ -55,16 +55,13 @@ class Definition(BaseModel):
     gated: str | None = Field(None, description="The page where its terms are accepted.")
     needs: list[Literal["judge", "sandbox", "user"]] = []
     path: Path = Field(exclude=True)
+    digest: str = Field(exclude=True)
+    """A checksum of its file, as it was read."""
 
     @property
     def server(self) -> str:
         """The resources server that verifies its answers."""
         return next(iter(self.verifier))
-
-    @property
-    def digest(self) -> str:
-        """A checksum of its file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:12]
 
     def __str__(self) -> str:
         return f"the benchmark {self.name}"
@@ -118,15 +115,18 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
             f"benchmark={name}: no benchmark has this name{hint}; ng_list +kind=benchmark shows"
             " all, and the path of a YAML file names your own"
         )
+    raw = path.read_bytes()
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = yaml.safe_load(raw.decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: a definition of a benchmark is a mapping: about, source, …")
     own = re.sub(r"[^\w]+", "_", path.stem)
     try:
-        return Definition.model_validate({"name": own, **content, "path": path})
+        digest = hashlib.sha256(raw).hexdigest()[:12]
+        read = {"path": path, "digest": digest}
+        return Definition.model_validate({"name": own, **content, **read})
     except ValidationError as error:
         lines = [
             f"{path}: {'.'.join(each.path)}: {each.reason}"
