@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_asks_the_model_only_for_what_is_not_in_the_journal
     assert not (tmp_path / "rollouts.d/turns.jsonl").exists()
 
 
-def _recorded(lines: list[JsonObject]) -> list[str]:
+def _read_recorded(lines: list[JsonObject]) -> list[str]:
     """The ids of all calls and messages of the model that lines have."""
     return sorted(
         item["id"]
@@ -154,12 +154,12 @@ def _recorded(lines: list[JsonObject]) -> list[str]:
     )
 
 
-def _answered(point: Endpoint, answers: list[JsonObject]) -> list[str]:
+def _read_answered(point: Endpoint, answers: list[JsonObject]) -> list[str]:
     assert len(answers) == len(point.requests)
     return sorted(item["id"] for answer in answers for item in answer["output"])
 
 
-def test_what_is_recorded_is_what_the_endpoint_answered(tmp_path: Path) -> None:
+def test_what_is_recorded_is_what_the_endpoint_read_answered(tmp_path: Path) -> None:
     answers: list[JsonObject] = []
 
     def behave(body: JsonObject) -> tuple[int, JsonObject]:
@@ -170,7 +170,7 @@ def test_what_is_recorded_is_what_the_endpoint_answered(tmp_path: Path) -> None:
     with endpoint(behave) as point:
         told = run(write_run(tmp_path, point.url, SMALL_HARNESS, 3))
     lines = read_jsonl(tmp_path / "rollouts.jsonl")
-    assert _recorded(lines) == _answered(point, answers), told
+    assert _read_recorded(lines) == _read_answered(point, answers), told
     for line in lines:
         block = line["rollout"]
         assert block["harness"]["status"] == 0 and block["harness"]["stdout"] == "counted\n"

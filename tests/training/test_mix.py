@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from support import Bench, row, write_jsonl
+from used_groups import use_groups
 
 from rollout_kit.errors import ConfigError
-from rollout_kit.rl import BufferPolicy, MemoryBuffer, serve_buffer
+from rollout_kit.rl import BufferPolicy
 from rollout_kit.rl.mixing.shares import Shares
 
 WEIGHTS = {"sums": 3.0, "games": 2.0, "rare": 1.0}
@@ -33,27 +34,10 @@ def mix(tmp_path: Path) -> Path:
 
 def feed(bench: Bench, mix: Path, steps: int, **policy: Any) -> list[Any]:
     """Collect until a trainer has used so many batches; the groups that it got."""
-    seen: list[Any] = []
-
-    async def train(buffer: MemoryBuffer) -> None:
-        first = (await buffer.stats())["version"] or 0
-        for step in range(steps):
-            found = await buffer.get(6)
-            assert found is not None
-            seen.extend(found.groups)
-            await buffer.ack(found.lease)
-            await buffer.set_version(first + step + 1)
-        await buffer.finish()
-
-    async def main() -> None:
-        buffer = MemoryBuffer(BufferPolicy(batch=6, staleness=1, **policy))
-        async with serve_buffer(buffer) as url:
-            training = asyncio.create_task(train(buffer))
-            keys = {"num_repeats": 2, "buffer": url, "mix": mix, "input_jsonl_fpath": None}
-            assert await bench.collect(**keys) == 0
-            await training
-
-    asyncio.run(main())
+    bounds = BufferPolicy(batch=6, staleness=1, **policy)
+    keys = {"num_repeats": 2, "mix": mix, "input_jsonl_fpath": None}
+    status, seen = use_groups(bench, bounds, steps, **keys)
+    assert status == 0
     return seen
 
 

@@ -1,14 +1,14 @@
 """Tasks whose groups teach nothing are left out for some epochs, and come back."""
 
-import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from support import Bench, asked, row
+from used_groups import use_groups
 
 from rollout_kit.api.testing import ScriptedModel
-from rollout_kit.rl import BufferPolicy, MemoryBuffer, serve_buffer
+from rollout_kit.rl import BufferPolicy
 from rollout_kit.rl.producing.revisits import next_epoch
 from rollout_kit.store.scope import parse_scope
 
@@ -31,27 +31,9 @@ def test_when_a_task_comes_back(informative: list[tuple[int, bool]], due: int) -
 
 def collect(bench: Bench, steps: int) -> list[tuple[str, int]]:
     """Question and epoch of the groups that a trainer used."""
-    seen: list[Any] = []
-
-    async def train(buffer: MemoryBuffer) -> None:
-        first = (await buffer.stats())["version"] or 0
-        for step in range(steps):
-            found = await buffer.get(1)
-            assert found is not None
-            seen.extend(found.groups)
-            await buffer.ack(found.lease)
-            await buffer.set_version(first + step + 1)
-        await buffer.finish()
-
-    async def main() -> None:
-        buffer = MemoryBuffer(BufferPolicy(batch=1, staleness=0))
-        async with serve_buffer(buffer) as url:
-            training = asyncio.create_task(train(buffer))
-            keys = {"num_repeats": 2, "buffer": url, "epochs": None, "revisit": "later"}
-            await bench.collect([row("solved"), row("mixed"), row("failed", "x")], **keys)
-            await training
-
-    asyncio.run(main())
+    rows = [row("solved"), row("mixed"), row("failed", "x")]
+    keys = {"num_repeats": 2, "epochs": None, "revisit": "later"}
+    _, seen = use_groups(bench, BufferPolicy(batch=1, staleness=0), steps, rows, **keys)
     lines = [group.rollouts[0] for group in seen]
     return [
         (
