@@ -4,7 +4,7 @@ Wire models check the fields they name and carry all others along unchanged. Wha
 look into stays plain JSON.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import is_not
@@ -330,7 +330,7 @@ class GroupScore(NamedTuple):
 class Rollout:
     """A finished rollout: its typed head, and its line. `group` is set where a stored rollout is
     read whose group has a current score. `labels` are what people have labelled it or its task
-    with.
+    with, and `scans` the scanners that found something in it.
 
     Example:
 
@@ -338,7 +338,7 @@ class Rollout:
         print(rollout.key.task_id, rollout.reward, rollout.text)
     """
 
-    __slots__ = ("_line", "group", "info", "labels")
+    __slots__ = ("_find_scans", "_line", "group", "info", "labels")
 
     def __init__(
         self,
@@ -346,8 +346,10 @@ class Rollout:
         line: JsonObject,
         group: GroupScore | None = None,
         labels: tuple[str, ...] = (),
+        find_scans: Callable[[Key], tuple[str, ...]] | None = None,
     ) -> None:
         self.info, self._line, self.group, self.labels = info, line, group, labels
+        self._find_scans = find_scans
 
     def __eq__(self, other: object) -> bool:
         is_one = isinstance(other, Rollout)
@@ -366,6 +368,11 @@ class Rollout:
     def line(self) -> JsonObject:
         """The JSON object that the journal writes."""
         return self._line
+
+    @property
+    def scans(self) -> tuple[str, ...]:
+        """The names of the scanners of `ng_scan` that found something in it."""
+        return self._find_scans(self.key) if self._find_scans else ()
 
     @property
     def head(self) -> JsonObject:

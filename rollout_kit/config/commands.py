@@ -33,6 +33,7 @@ from .keys import (
     ReverifyConfig,
     ReweightConfig,
     RunConfig,
+    ScanConfig,
     SimulateTrainerConfig,
     StatusConfig,
     ValidateConfig,
@@ -299,6 +300,17 @@ COMMANDS = {
         (
             "ng_check_rollouts results/rollouts.jsonl",
             "ng_check_rollouts results/rollouts.jsonl +max_unhealthy_fraction=0.05",
+        ),
+    ),
+    "ng_scan": CommandInfo(
+        ScanConfig,
+        "look for what went wrong inside rollouts",
+        (
+            "ng_scan results/rollouts.jsonl",
+            "ng_scan results/rollouts.jsonl +scanner=[loop,tests_edited]",
+            "ng_scan results/rollouts.jsonl \"+rule.failed=any(tool == 'bash' and error)\"",
+            "ng_scan results/rollouts.jsonl '+question.cheats=Does the agent edit a test?' "
+            "+model=openai/gpt-5-mini",
         ),
     ),
     "ng_judge_agreement": CommandInfo(

@@ -578,6 +578,52 @@ class JudgeAgreementConfig(OfInputCommand):
     )
 
 
+class ScanConfig(ReadingCommand):
+    """ng_scan: look for what went wrong inside rollouts: loops, edited tests, refusals, yours."""
+
+    scanner: str | list[str] = Field(
+        [], description="Ready scanners, by name. Without any scanner all of them look."
+    )
+    regex: dict[str, str] = Field(
+        {}, description="Name → regular expression: +regex.reset='[Cc]onnection reset'."
+    )
+    rule: dict[str, str] = Field(
+        {},
+        description='Name → filter over turns: +rule.late="any(error and seconds > 60)".',
+    )
+    function: dict[str, str] = Field(
+        {},
+        description="Name → FILE.py:FUNCTION, which sees a rollout: +function.mine=checks.py:find.",
+    )
+    question: dict[str, str] = Field(
+        {},
+        description="Name → question to a model: +question.cheats='Does the agent edit a test?'.",
+    )
+    model: str | None = Field(
+        None,
+        description="For question: a provider's model (openai/gpt-5-mini), the URL of an endpoint,"
+        " or a YAML file with a model server.",
+    )
+    num_samples_in_parallel: int = Field(16, ge=1, description="For question: requests in flight.")
+    max_cost_usd: float | None = Field(
+        None, gt=0, description="For question: stop when it has cost this many US dollars."
+    )
+    stop_early: bool = Field(
+        True, description="For question: stop if the first answers all fail alike."
+    )
+    where: str | None = Field(None, description="Scan only rollouts for which this holds.")
+    labels: dict[str, str] = Field(
+        {},
+        description="Label → what it says of a scanner: +labels.bad=loop=yes. A label such as"
+        " loop=yes or loop=no needs no entry.",
+    )
+    num_examples: int = Field(3, ge=0, description="Examples that are shown of each scanner.")
+    time_limit_s: float = Field(
+        10.0, gt=0, description="CPU time for one rollout, after which a scanner is stopped."
+    )
+    dry_run: bool = Field(False, description="Say what would be scanned and asked. Scan nothing.")
+
+
 class MergeConfig(ReadingCommand):
     """ng_merge: merge outputs into one: the shards of a collection, or any files of rollouts."""
 

@@ -22,12 +22,17 @@ from ..reading import sync_folder
 from ..serving.process_tree import may_run, read_start
 from ..types import JsonObject
 
+ASKED = "scans"
+"""The folder in that of an output with what models were asked about its rollouts."""
+
 KEPT = (
     "unverified.jsonl",
     "failures.jsonl",
     "turns.jsonl",
     "groups.jsonl",
     "labels.jsonl",
+    "scans.jsonl",
+    ASKED,
     "acks.jsonl",
     "run.json",
     "runs.ndjson",
@@ -136,6 +141,15 @@ class OutputPaths:
     @property
     def labels(self) -> Path:
         return self.sidecar("labels.jsonl")
+
+    @property
+    def scans(self) -> Path:
+        return self.sidecar("scans.jsonl")
+
+    @property
+    def asked(self) -> Path:
+        """A folder: one output for each question that models were asked about the rollouts."""
+        return self.sidecar(ASKED)
 
     @property
     def acks(self) -> Path:

@@ -29,7 +29,7 @@ MARK = ("kind", "schema")
 SCHEMA = 1
 
 Kind = Literal[
-    "rollout", "unverified", "failure", "malformed", "turn", "group", "label", "ack", "run"
+    "rollout", "unverified", "failure", "malformed", "turn", "group", "label", "scan", "ack", "run"
 ]
 """What this version writes into an output and the files beside it."""
 

@@ -5,7 +5,7 @@ typed `RolloutInfo`, and the start of a line through `LineHead`.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -264,10 +264,13 @@ def dump_rollout(rollout: Rollout) -> bytes:
 
 
 def rollout_of(
-    line: JsonObject, group: GroupScore | None = None, labels: Iterable[str] = ()
+    line: JsonObject,
+    group: GroupScore | None = None,
+    labels: Iterable[str] = (),
+    find_scans: Callable[[Key], tuple[str, ...]] | None = None,
 ) -> Rollout:
     """A line of the rollouts file, for which `key_of` finds a key."""
-    return Rollout(info_of(line), line, group, tuple(labels))
+    return Rollout(info_of(line), line, group, tuple(labels), find_scans)
 
 
 def micros(seconds: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..reading import MAX_LINE, open_file
-from .files import FLAT, OutputPaths, is_set_aside, main_of_sidecar
+from .files import ASKED, FLAT, OutputPaths, is_set_aside, main_of_sidecar
 from .kinds import NEWER, OF_KEY, HeadReader
 
 MAX_JUDGED = 3
@@ -48,12 +48,17 @@ def files_in(folder: Path) -> Iterator[tuple[str, Path]]:
         for each in folder.rglob("*.jsonl"):
             if (main := main_of_sidecar(each)) is not None:
                 found.add(main)
-            elif not each.stem.endswith(FLAT):
+            elif not (each.stem.endswith(FLAT) or is_asked(each)):
                 found.add(each)
         for each in sorted(found):
             is_broken = each.is_symlink() and not each.exists()
             if not (is_broken or each.is_dir() or is_set_aside(each)):
                 yield str(each.relative_to(folder)), each.resolve()
+
+
+def is_asked(path: Path) -> bool:
+    """Whether a file holds what `ng_scan` has asked models about another output."""
+    return any(each.name == ASKED and each.parent.suffix == ".d" for each in path.parents)
 
 
 def is_output(path: Path) -> bool:

@@ -47,8 +47,9 @@ from .kinds import (
     refuse_newer,
     why_left_out,
 )
-from .labels import find_labels
 from .lines import rollout_of
+from .notes.labels import find_labels
+from .notes.scans import find_scans
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-not-found]
@@ -273,7 +274,7 @@ class RolloutFile:
             return None
         key, rewards, labels = line.head.key, self.group_rewards, self._labels
         group = rewards.of(key) if rewards else None
-        return rollout_of(row, group, labels.of(key) if labels else ())
+        return rollout_of(row, group, labels.of(key) if labels else (), self._scans)
 
     def join_raw(self, raw: bytes) -> Rollout | None:
         """The same for a line as it stands; None if it is no rollout."""
@@ -288,6 +289,11 @@ class RolloutFile:
     @cached_property
     def _labels(self) -> Any:
         return find_labels(self.path)
+
+    @cached_property
+    def _scans(self) -> Any:
+        scans = find_scans(self.path)
+        return scans.names if scans else None
 
 
 class IndexedFile(RolloutFile):

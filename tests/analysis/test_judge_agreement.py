@@ -17,7 +17,7 @@ from support import write_jsonl
 import rollout_kit as rk
 from rollout_kit.analysis.judge_agreement import RaterScore, _explain_certainty, find_vote
 from rollout_kit.analysis.metrics.kappa import Rating, Weights, measure_agreement
-from rollout_kit.store.labels import Labelled, Labels
+from rollout_kit.store.notes.labels import Labelled, Labels
 
 agreement_command = as_function("ng_judge_agreement")
 

@@ -37,8 +37,8 @@ from rollout_kit.store.groups.members import group_digest, hold
 from rollout_kit.store.groups.scores import build_group_line
 from rollout_kit.store.index import Index
 from rollout_kit.store.kinds import NOT_OURS, OPEN, REPEATED
-from rollout_kit.store.labels import Labelled, Labels
 from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.notes.labels import Labelled, Labels
 from rollout_kit.store.rollouts import load
 from rollout_kit.store.scope import group_of
 from rollout_kit.types import Key

@@ -69,6 +69,7 @@ class Viewer:
                     "labels": sum(len(notes) for _, notes in output.labels.items()),
                     "labels_version": output.labels_version,
                     "has_groups": output.paths.groups.exists(),
+                    "has_scans": output.paths.scans.exists(),
                     "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
                 }
             )
@@ -113,6 +114,7 @@ class Viewer:
             "task_id": key.task_id,
             "status": status_of(columns, row),
             "labels": list(output.labels.of(key)),
+            "scans": list(output.scans.names(key)),
             "group_reward": score.reward if score else None,
             "arm": arm_of_key(key) or None,
             "answer": self.reader.preview(part, row),

@@ -18,8 +18,9 @@ from ...store.filters.masks import COMPUTED, rows_of_task
 from ...store.groups.rewards import GroupRewards
 from ...store.index import Index, cache_path
 from ...store.kinds import OPEN
-from ...store.labels import Labels
 from ...store.lines import rollout_of
+from ...store.notes.labels import Labels
+from ...store.notes.scans import Scans
 from ...store.outputs import files_in, is_output, size_of
 from ...store.rollouts import find_group_rewards
 from ...store.scope import parse_scope
@@ -58,12 +59,13 @@ class StoredOutput:
     paths: OutputPaths
     parts: list[Part]
     labels: Labels
+    scans: Scans
     problem: str = ""
     """Why what was added could not be read; the rows are those of before."""
     num_lost: int = 0
     """Rows that the main file had when it was removed."""
     labels_version: int = 0
-    """Grows when labels change."""
+    """Grows when labels or scans change."""
 
     @classmethod
     def open(cls, name: str, path: Path, *, is_kept: bool) -> "StoredOutput":
@@ -83,7 +85,7 @@ class StoredOutput:
         main = parts[0].index
         if len(main):  # of the lines that an earlier process has read
             main.left_out = main.count_others()
-        return cls(name, paths, parts, Labels.beside(path))
+        return cls(name, paths, parts, Labels.beside(path), Scans.beside(path))
 
     def update(self, pause: Callable[[], None]) -> bool:
         """Index what was added; True if rows, labels or `problem` changed."""
@@ -100,7 +102,7 @@ class StoredOutput:
         changed = [attempt(partial(part.index.update, pause)) for part in self.parts]
         if has_new_rows := any(changed):
             self._hide_superseded()
-        has_new_labels = attempt(self.labels.refresh)
+        has_new_labels = attempt(self.labels.refresh) | attempt(self.scans.refresh)
         self.labels_version += has_new_labels
         if main_is_gone := not self.paths.main.exists():
             self.num_lost = self.num_lost or held
@@ -127,7 +129,8 @@ class StoredOutput:
         line = parse_line(raw)
         if line is None or not isinstance(line.get("response"), dict):
             return None
-        return rollout_of(line, rewards.of(key) if rewards else None, self.labels.of(key))
+        score = rewards.of(key) if rewards else None
+        return rollout_of(line, score, self.labels.of(key), self.scans.names)
 
     def _hide_superseded(self) -> None:
         """Of responses without a verdict and of failures, only the last line of a key counts, and

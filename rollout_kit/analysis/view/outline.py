@@ -1,13 +1,14 @@
 """The steps of a rollout as the page lists them, its items on demand, and a search in it."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...responses import as_object
+from ...steps import TurnStep, first_argument, read_steps, shorten
+from ...store.notes.scans import TurnFinding
 from ...types import JsonObject
-from ..behaviour.findings import find_all
-from ..behaviour.steps import TurnStep, first_argument, read_steps, shorten
+from ..scan.ready import SCANNERS, find_all
 
 MAX_HITS = 2000
 """Places of a search that are listed; all are counted."""
@@ -19,9 +20,10 @@ MAX_FINDINGS = 2000
 """Findings that a page lists."""
 
 
-def describe_steps(line: Mapping[str, Any]) -> JsonObject:
-    """`steps` are the heads of the turns, `findings` what is conspicuous in them."""
-    findings = find_all(line)
+def describe_steps(line: Mapping[str, Any], scans: Iterable[TurnFinding] = ()) -> JsonObject:
+    """`steps` are the heads of the turns, `findings` what is conspicuous in them: what the ready
+    scanners find, and what others have found in earlier `scans`."""
+    findings = [*(each for each in scans if each.scanner not in SCANNERS), *find_all(line)]
     return {
         "steps": [_describe(step) for step in read_steps(line)],
         "findings": [each._asdict() for each in findings[:MAX_FINDINGS]],

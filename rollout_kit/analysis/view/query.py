@@ -26,6 +26,7 @@ from ...serving.workers.matching import LineMatcher
 from ...store.arms.order import Place
 from ...store.filters.expression import Filter, names_in, parse
 from ...store.filters.masks import COMPUTED, both, mask_of, split, value_in
+from ...store.filters.turns import TURNS
 from ...store.index import LineChanged
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 
@@ -267,10 +268,22 @@ def _by_line(
         yield Searched((), last)
 
 
+NO_COLUMNS = frozenset({"text", "started_at", "labels", "scans", "group_reward", "file", TURNS})
+"""Fields of every rollout that no index has."""
+
+
 def _check_names(dataset: Dataset, where: str) -> None:
     """ConfigError for a name that no row can have: the page says it before anything is read."""
     names = names_in(parse(where))
-    known: set[str] = set(COMPUTED) | {"text", "started_at", "labels", "group_reward", "file"}
+    known: set[str] = set(COMPUTED) | {
+        "text",
+        "started_at",
+        "labels",
+        "scans",
+        "group_reward",
+        "file",
+        TURNS,
+    }
     sample: set[str] = set()
     for part in dataset.parts:
         known.update(part.index.columns.names())

@@ -9,8 +9,8 @@ from ...reading import parse_line
 from ...responses import has_provider_data, without_provider_data
 from ...store.filters.masks import rows_of_task, status_of
 from ...store.index import LineChanged
-from ...store.labels import Labelled
 from ...store.lines import rollout_of
+from ...store.notes.labels import Labelled
 from ...types import JsonObject
 from ..export.conversation import digest, said_by
 from .cuts import Cuts
@@ -67,7 +67,7 @@ class Reader:
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": size,
             "has_items": not is_long,
-            **describe_steps(known),
+            **describe_steps(known, output.scans.findings(key)),
             "line": cuts.cut(shown),
             "cuts": cuts.found,
             "failures": self._failures_of(number, row),

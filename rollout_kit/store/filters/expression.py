@@ -1,4 +1,5 @@
-"""Filters over rollouts: `reward < 0.5 and num_turns > 8 and "timeout" in text`.
+"""Filters over rollouts: `reward < 0.5 and num_turns > 8 and "timeout" in text`, and over what
+happened in them: `any(tool == "bash" and error)`.
 
 The syntax is that of Python's comparisons. An expression is parsed once, checked against a list of
 allowed forms, and interpreted; it is never run as code.
@@ -20,6 +21,7 @@ from ...errors import ConfigError, suggest
 from ...types import Rollout
 from ..head import FIELDS
 from ..scope import arm_of_key
+from .turns import ON_TURNS, TURN_FIELDS, TURNS, read_inside, read_uses
 
 MAX_CHARS, MAX_DEPTH = 10_000, 50
 
@@ -78,6 +80,8 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
         "rollout_index": lambda: info.key.rollout_index,
         **{field.name: partial(getattr, info, field.name) for field in FIELDS},
         "labels": lambda: rollout.labels,
+        "scans": lambda: rollout.scans,
+        TURNS: lambda: read_uses(rollout.line),
         "is_verified": lambda: rollout.reward is not None,
         "status": lambda: "unverified" if rollout.reward is None else "verified",
     }
@@ -154,14 +158,23 @@ def parse(text: str) -> ast.expr:
     return tree
 
 
-def names_in(tree: ast.expr) -> set[str]:
-    """The fields that an expression names."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return names - FUNCTIONS.keys() - CONSTANTS.keys()
+def names_in(tree: ast.AST) -> set[str]:
+    """The fields that a checked expression names; TURNS if it asks anything of the turns."""
+    if isinstance(tree, ast.Name):
+        return {tree.id} - CONSTANTS.keys()
+    if isinstance(tree, ast.Call):
+        inside = names_in(tree.args[0])
+        return inside - TURN_FIELDS.keys() | {TURNS} if _is_on_turns(tree) else inside
+    found = set[str]()
+    return found.union(*map(names_in, ast.iter_child_nodes(tree)))
 
 
-def _problems(node: ast.AST, depth: int) -> Iterator[str]:
-    """What is not allowed in an expression."""
+def _is_on_turns(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in ON_TURNS
+
+
+def _problems(node: ast.AST, depth: int, *, is_inside: bool = False) -> Iterator[str]:
+    """What is not allowed in an expression. `is_inside`: it is asked of single turns."""
     if depth > MAX_DEPTH:
         yield "it is nested too deep"
         return
@@ -180,16 +193,19 @@ def _problems(node: ast.AST, depth: int) -> Iterator[str]:
             pass
         case ast.Call(func=ast.Name(id=name), args=[_], keywords=[]) if name in FUNCTIONS:
             pass
+        case ast.Call(args=[inner], keywords=[]) if _is_on_turns(node) and not is_inside:
+            yield from _problems(inner, depth + 1, is_inside=True)
+            return
         case ast.operator() | ast.cmpop():
             pass
         case ast.Call():
-            yield f"the only functions are {', '.join(FUNCTIONS)}"
+            yield f"the only functions are {', '.join((*FUNCTIONS, *ON_TURNS))}, with one argument"
             return
         case _:
             yield f"{ast.unparse(node)!r:.60} is not allowed"
             return
     for child in ast.iter_child_nodes(node):
-        yield from _problems(child, depth + 1)
+        yield from _problems(child, depth + 1, is_inside=is_inside)
 
 
 def evaluate(node: ast.expr, read: Callable[[str], Any]) -> Any:
@@ -213,6 +229,10 @@ def evaluate(node: ast.expr, read: Callable[[str], Any]) -> Any:
             return SUMS[type(op)](one, other)
         case ast.Compare():
             return _compare(node, read)
+        case ast.Call(func=ast.Name(id=name), args=[argument]) if name in ON_TURNS:
+            return ON_TURNS[name](
+                bool(evaluate(argument, partial(read_inside, use, read))) for use in read(TURNS)
+            )
         case ast.Call(func=ast.Name(id=name), args=[argument]):
             inner = evaluate(argument, read)
             return None if inner is None else FUNCTIONS[name](inner)

@@ -31,9 +31,9 @@ export function columnsOf(state) {
   const scores = state.columns.filter((column) => column.is_score).map((column) => column.name);
   return ["reward", "group_reward", "status", "file", "task_id", "agent", "scope", "arm", "rollout_index", ...scores]
     .concat(state.columns.map((column) => column.name).filter((name) => name !== "kind"))
-    .concat("answer", "labels")
+    .concat("answer", "labels", "scans")
     .filter((name, at, all) => all.indexOf(name) === at)
-    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name) || (name === "group_reward" && hasGroups(state)) || (name === "arm" && hasArms(state)));
+    .filter((name) => state.columns.some((column) => column.name === name) || ["status", "file", "task_id", "answer", "labels"].includes(name) || (name === "group_reward" && hasGroups(state)) || (name === "arm" && hasArms(state)) || (name === "scans" && hasScans(state)));
 }
 
 function hasGroups(state) {
@@ -44,12 +44,17 @@ function hasArms(state) {
   return state.files.some((file) => file.has_arms);
 }
 
+function hasScans(state) {
+  return state.files.some((file) => file.has_scans);
+}
+
 function usualColumns(state) {
   const scores = state.columns.filter((column) => column.is_score).slice(0, 4).map((column) => column.name);
   const several = state.files.length > 1 ? ["file"] : [];
   const groups = hasGroups(state) ? ["group_reward"] : [];
   const arms = hasArms(state) ? ["arm"] : [];
-  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scores, ...USUAL.slice(4), "labels"];
+  const scans = hasScans(state) ? ["scans"] : [];
+  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scores, ...USUAL.slice(4), "labels", ...scans];
 }
 
 /** The rows of a query, in blocks. A block in sight is asked for once for each version of the files;
@@ -213,7 +218,7 @@ function canSort(name) {
 }
 
 function canCount(name) {
-  return !["labels", "task_id", "file", "answer", "group_reward"].includes(name);
+  return !["labels", "scans", "task_id", "file", "answer", "group_reward"].includes(name);
 }
 
 function cellOf(name, value) {

@@ -18,6 +18,7 @@ from .findings import UNIONS
 COPIED = (
     "groups.jsonl",
     "labels.jsonl",
+    "scans.jsonl",
     "acks.jsonl",
     "runs.ndjson",
     "unverified.jsonl",

@@ -4,7 +4,6 @@ A line sets or removes one label; the last line of a label counts. Lines are onl
 several people can label the same output.
 """
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,13 +13,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ..errors import OutputError
-from ..reading import parse_line, read_lines
-from ..types import JsonObject, Key
-from .files import OutputPaths
-from .input import plain_path
-from .kinds import kind_of, mark
-from .lines import now_text
+from ...errors import OutputError
+from ...reading import parse_line, read_lines
+from ...types import JsonObject, Key
+from ..files import OutputPaths
+from ..input import plain_path
+from ..kinds import kind_of, mark
+from ..lines import now_text
+from .appending import append_lines
 
 MAX_LABEL, MAX_NOTE = 100, 10_000
 """Characters."""
@@ -111,16 +111,7 @@ class Labels:
         line = {**mark("label"), **named, **content, "at": now_text()}
         raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
-            try:
-                self.path.parent.mkdir(exist_ok=True)
-                with self.path.open("a+b") as stream:
-                    if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
-                        raw = b"\n" + raw  # behind a line that was cut: both would be unreadable
-                    stream.write(raw)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            except OSError as error:
-                raise OutputError(f"cannot write {self.path}: {error.strerror}") from None
+            append_lines(self.path, raw)
             _take(self._notes, line)
 
 

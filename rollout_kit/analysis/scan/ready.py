@@ -6,34 +6,27 @@ as an expression.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...responses import as_object, content_texts
-from ...types import JsonObject
+from ...steps import ToolUse, TurnStep, first_argument, read_steps, shorten
+from ...store.notes.scans import TurnFinding
 from ..health.evidence import CUT_OFF
-from .steps import ToolUse, TurnStep, first_argument, parse_json, read_steps, shorten
+from .changes import MAX_LOOKED, FileChange, find_changes, is_test
 
 
-class TurnFinding(NamedTuple):
-    """`says` is a sentence for people; `turn` 0 is none of the turns."""
-
-    scanner: str
-    turn: int
-    says: str
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scanned:
     """A rollout as scanners see it."""
 
     line: Mapping[str, Any]
-    steps: Sequence[TurnStep]
 
-    @classmethod
-    def of(cls, line: Mapping[str, Any]) -> "Scanned":
-        """What a line holds."""
-        return cls(line, read_steps(line))
+    @cached_property
+    def steps(self) -> list[TurnStep]:
+        """Its turns."""
+        return read_steps(self.line)
 
     def uses(self) -> Iterator[tuple[TurnStep, ToolUse]]:
         """Each call of a tool with its step."""
@@ -43,6 +36,9 @@ class Scanned:
 
 
 Scanner = Callable[[Scanned], Iterator[TurnFinding]]
+
+READY_VERSION = "2"
+"""Grows when a ready scanner finds something else than before."""
 
 LOOPS = 3
 """Equal calls one after the other that are a loop."""
@@ -59,8 +55,6 @@ KEPT = 0.6
 MIN_LOST = 500
 """Tokens that a prompt has lost at least, so that it counts."""
 
-MAX_LOOKED = 20_000
-"""Characters of the beginning and of the end of a text that are looked through."""
 
 CUT_MARKS = (
     *("[truncated", "...truncated", "output truncated", "<truncated", "(truncated"),
@@ -86,26 +80,10 @@ ANSWERS = (
     *("solution.patch", "solution_patch", "hidden_tests", "hidden tests"),
 )
 
-WRITES = (
-    *("edit", "write", "create", "patch", "replace", "insert", "delete", "remove", "rename"),
-    *("move", "overwrite"),
-)
-"""Parts of the name of a tool that changes files."""
-
-READS = frozenset({"view", "read", "cat", "open", "list", "search", "find"})
-
-CHANGES = (
-    *("sed -i", "> ", ">> ", "tee ", "rm ", "mv ", "git checkout", "git apply", "patch "),
-    *("perl -pi", "truncate ", ".write_text(", ".write(", 'open("', "open('"),
-)
-"""Parts of a command that may change files."""
-
-SHELLS = ("bash", "shell", "exec", "terminal", "command", "run", "python", "sh")
-
 
 def find_all(line: Mapping[str, Any]) -> list[TurnFinding]:
     """What all ready scanners find, in the order of the turns."""
-    scanned = Scanned.of(line)
+    scanned = Scanned(line)
     found = chain.from_iterable(scanner(scanned) for scanner in SCANNERS.values())
     return sorted(found, key=lambda each: each.turn or len(scanned.steps) + 1)
 
@@ -183,25 +161,29 @@ def find_cut(scanned: Scanned) -> Iterator[TurnFinding]:
 
 
 def find_edited_tests(scanned: Scanned) -> Iterator[TurnFinding]:
-    """A call that changes a file of tests."""
-    for step, tool in scanned.uses():
-        if path := next(filter(_is_test, find_changes(tool)), ""):
-            yield TurnFinding(
-                "tests_edited", step.number, f"{tool.name} changes {shorten(path, 100)}"
-            )
+    """A call that changes a file of tests. Making a new one is no change."""
+    for step, tool, change, is_named in _list_changes(scanned):
+        if is_test(change.path) and (is_named or not change.is_new):
+            text = f"{tool.name} changes {shorten(change.path, 100)}"
+            yield TurnFinding("tests_edited", step.number, text)
 
 
 def find_unseen(scanned: Scanned) -> Iterator[TurnFinding]:
     """A file is changed that neither the task nor any output has named before, and that exists."""
-    params = as_object(scanned.line.get("responses_create_params"))
-    seen = _text_of_input(params)
+    for step, tool, change, is_named in _list_changes(scanned):
+        if not (is_named or change.is_new):
+            text = f"{tool.name} changes {shorten(change.path, 100)}, which nothing named before"
+            yield TurnFinding("unseen_file", step.number, text)
+
+
+def _list_changes(scanned: Scanned) -> Iterator[tuple[TurnStep, ToolUse, FileChange, bool]]:
+    """The changed files of each call, and whether anything before it names the file."""
+    texts = [_text_of_input(as_object(scanned.line.get("responses_create_params")))]
     for step, tool in scanned.uses():
-        is_new = "create" in tool.name.lower() or "write" in tool.name.lower()
-        for path in () if is_new else find_changes(tool):
-            if "/" + path.rsplit("/", 1)[-1] not in seen and path.rsplit("/", 1)[-1] not in seen:
-                text = f"{tool.name} changes {shorten(path, 100)}, which nothing named before"
-                yield TurnFinding("unseen_file", step.number, text)
-        seen += f"\n{tool.arguments[:MAX_LOOKED]}\n{(tool.output or '')[:MAX_LOOKED]}"
+        for change in dict.fromkeys(find_changes(tool)):
+            name = change.path.rstrip("/").rsplit("/", 1)[-1]
+            yield step, tool, change, any(name in text for text in texts)
+        texts += [tool.arguments[:MAX_LOOKED], (tool.output or "")[:MAX_LOOKED]]
 
 
 def find_giving_up(scanned: Scanned) -> Iterator[TurnFinding]:
@@ -302,50 +284,6 @@ def _mark_in(text: str, marks: Sequence[str]) -> str:
     """The first of the marks that the beginning or the end of a text holds, in small letters."""
     low = (text if len(text) <= 2 * MAX_LOOKED else text[:MAX_LOOKED] + text[-MAX_LOOKED:]).lower()
     return next((mark for mark in marks if mark in low), "")
-
-
-def find_changes(tool: ToolUse) -> Iterator[str]:
-    """The files that a call changes, as far as its arguments name them."""
-    name, found = tool.name.lower(), parse_json(tool.arguments)
-    given: JsonObject = found if isinstance(found, dict) else {"input": tool.arguments}
-    verb = str(given.get("command", "")).split(" ", 1)[0]
-    writes = any(part in name for part in WRITES)
-    if (writes and verb not in READS) or verb in ("str_replace", "create", "insert"):
-        for key in ("path", "file_path", "filename", "file", "target_file", "filepath"):
-            if isinstance(path := given.get(key), str):
-                yield path
-        for line in str(given.get("input") or given.get("patch") or given.get("diff") or "")[
-            :MAX_LOOKED
-        ].splitlines():
-            for mark in ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "+++ b/"):
-                if line.startswith(mark):
-                    yield line.removeprefix(mark).strip()
-    elif any(part in name for part in SHELLS):
-        for value in given.values():
-            text = " ".join(map(str, value)) if isinstance(value, list) else value
-            if isinstance(text, str):
-                yield from _paths_in_command(text[:MAX_LOOKED])
-
-
-def _paths_in_command(command: str) -> Iterator[str]:
-    """The paths in the parts of a command that may change a file."""
-    for part in command.replace("&&", "\n").replace(";", "\n").replace("|", "\n").splitlines():
-        if any(mark in f"{part} " for mark in CHANGES):
-            for word in part.replace(">", " ").split():
-                word = word.strip("\"'`(),:")
-                if "." in word.rsplit("/", 1)[-1] and not word.startswith(("-", "s/", "http", ".")):
-                    yield word
-
-
-def _is_test(path: str) -> bool:
-    *folders, name = path.replace("\\", "/").lower().split("/")
-    stem = name.rsplit(".", 1)[0]
-    return (
-        name.startswith("test_")
-        or stem.endswith(("_test", ".test", ".spec", "_spec"))
-        or name == "conftest.py"
-        or any(folder in ("test", "tests", "__tests__", "spec") for folder in folders)
-    )
 
 
 def quotes_in(line: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""What people and scanners say of rollouts, in files beside the output."""
