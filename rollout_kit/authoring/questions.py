@@ -19,10 +19,10 @@ from ..config.keys import ScanConfig
 from ..errors import ConfigError, VerifyError
 from ..responses import as_object, content_texts, input_items, output_text
 from ..serving.judges.rubric import quote
-from ..steps import TurnStep, read_steps
 from ..store.files import OutputPaths
 from ..store.notes.scans import Scans, TurnFinding
 from ..store.rollouts import RolloutFile
+from ..store.steps import TurnStep, read_steps
 from ..types import JsonObject, Key
 
 PROMPT_VERSION = "1"

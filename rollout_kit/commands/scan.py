@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..analysis.scan.report import ScanTally, format_scan
+from ..analysis.scan.scan_report import ScanTally, format_scan
 from ..analysis.scan.scanners import ScannerSpec, list_scanners
 from ..analysis.scan.scanning import SCANNED, list_rollouts, open_scans, scan_file
 from ..authoring.questions import ask, list_questions, task_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from agentic import FAULTS, FOUND_BY, agentic_line, faulty_line, plain_turns, say, use
+from claims import assert_prints
 from command import as_function
 from endpoint import Endpoint, endpoint, says
 from support import read_jsonl, write_jsonl
@@ -58,7 +59,9 @@ def test_a_person_reads_where_to_look(faulty: Path, capsys: pytest.CaptureFixtur
     assert "10 rollouts, 10 of them scanned now" in said
     assert "rollout 0, turn 32: 1 call repeated 6 times: bash grep -r bug src" in said
     assert "Nothing was found by refusal." in said
-    assert f"ng_view {faulty} \"+where='loop' in scans\"" in said
+    shown = said.replace(str(faulty), "results/rollouts.jsonl")
+    assert "ng_view results/rollouts.jsonl \"+where='loop' in scans\"" in shown
+    assert_prints("docs/scanning.md", "10 rollouts", shown)
 
 
 def test_own_scanners(faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...steps import ToolUse, parse_json
+from ...store.steps import ToolUse, parse_json
 from ...types import JsonObject
 
 MAX_LOOKED = 20_000

@@ -11,11 +11,11 @@ import orjson
 
 from rollout_kit.analysis.scan.ready import SCANNERS, Scanned
 from rollout_kit.responses import as_object, content_texts
-from rollout_kit.steps import is_call, shorten, text_of_arguments, text_of_result
 from rollout_kit.store.filters.expression import Filter, evaluate, fields_of
-from rollout_kit.store.filters.turns import ON_TURNS, list_uses, read_inside
+from rollout_kit.store.filters.turn_fields import ON_TURNS, list_uses, read_inside
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.notes.scans import TurnFinding
+from rollout_kit.store.steps import is_call, shorten, text_of_arguments, text_of_result
 
 AROUND = 60
 """Characters before and behind a match that are shown."""

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Any
 
 from ...responses import as_object, content_texts
-from ...steps import ToolUse, TurnStep, first_argument, read_steps, shorten
 from ...store.notes.scans import TurnFinding
+from ...store.steps import ToolUse, TurnStep, first_argument, read_steps, shorten
 from ..health.evidence import CUT_OFF
 from .changes import MAX_LOOKED, FileChange, find_changes, is_test
 

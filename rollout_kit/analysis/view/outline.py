@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...responses import as_object
-from ...steps import TurnStep, first_argument, read_steps, shorten
 from ...store.notes.scans import TurnFinding
+from ...store.steps import TurnStep, first_argument, read_steps, shorten
 from ...types import JsonObject
 from ..scan.ready import SCANNERS, find_all
 

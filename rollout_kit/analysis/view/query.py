@@ -26,7 +26,7 @@ from ...serving.workers.matching import LineMatcher
 from ...store.arms.order import Place
 from ...store.filters.expression import Filter, names_in, parse
 from ...store.filters.masks import COMPUTED, both, mask_of, split, value_in
-from ...store.filters.turns import TURNS
+from ...store.filters.turn_fields import TURNS
 from ...store.index import LineChanged
 from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 

@@ -21,7 +21,7 @@ from ...errors import ConfigError, suggest
 from ...types import Rollout
 from ..head import FIELDS
 from ..scope import arm_of_key
-from .turns import ON_TURNS, TURN_FIELDS, TURNS, read_inside, read_uses
+from .turn_fields import ON_TURNS, TURN_FIELDS, TURNS, read_inside, read_uses
 
 MAX_CHARS, MAX_DEPTH = 10_000, 50
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from .responses import as_object, content_texts
-from .trajectory import ModelCall, read_turns
+from ..responses import as_object, content_texts
+from ..trajectory import ModelCall, read_turns
 
 NEAR = 4000
 """Characters of the beginning and of the end of an output in which an error is looked for."""

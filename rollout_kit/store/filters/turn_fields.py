@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ...steps import ToolUse, TurnStep, read_steps
 from ...types import JsonObject
+from ..steps import ToolUse, TurnStep, read_steps
 
 TURNS = "turns of the rollout"
 """The name under which an expression reads them; no field can have it."""
