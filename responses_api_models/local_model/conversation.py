@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_kit.responses import Item, content_texts, input_items, message_item
-from rollout_kit.rl.conversation import Conversation, continue_turns, is_of_model
+from rollout_kit.responses import Item, content_texts, input_items, is_of_model, message_item
+from rollout_kit.rl.conversation import Conversation, continue_turns
 from rollout_kit.rl.suffix import Restart
 from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.trajectory import GENERATION

@@ -4,7 +4,7 @@ template says what is between them."""
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ..responses import Item
+from ..responses import Item, is_of_model
 from ..trajectory import GENERATION, SampledTurn, TokenSequence, sequences
 from .suffix import Restart, align, rest_behind
 
@@ -54,14 +54,6 @@ def continue_turns(
             added = rest if before.turns[-1].is_ended else [*turns[-1].generation[-1:], *rest]
             return Conversation([*before.token_ids, *added], before)
     return Conversation(whole, before, str(why))
-
-
-def is_of_model(item: Item) -> bool:
-    """Whether an item is a part of what the model said."""
-    kind = item.get("type", "message")
-    return kind in ("reasoning", "function_call") or (
-        kind == "message" and item.get("role") == "assistant"
-    )
 
 
 def _end_all(turns: Sequence[SampledTurn], end: int | None) -> list[SampledTurn]:
