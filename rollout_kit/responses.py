@@ -127,7 +127,7 @@ def output_items(response: Mapping[str, Any]) -> list[Item]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def is_of_model(item: Item) -> bool:
+def is_of_model(item: Mapping[str, Any]) -> bool:
     """Whether an item is a part of what the model said."""
     kind = item.get("type", "message")
     is_message = kind == "message" and item.get("role") == "assistant"
