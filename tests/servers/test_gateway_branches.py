@@ -55,6 +55,8 @@ class Case:
     both: str = ""
     thinking: str = ""
     rule: Any = "other_system_without_tools"
+    is_alike: bool = False
+    """Whether the model always says the same."""
 
     def reply(self, number: int) -> list[Item]:
         name, items = str(number), []
@@ -65,7 +67,7 @@ class Case:
         if name in self.both:
             items.append(function_call_item("run", json.dumps({"n": -number}), f"d{name}"))
         if name not in self.calling + self.both:
-            items.append(message_item(f"r{name}"))
+            items.append(message_item("r" if self.is_alike else f"r{name}"))
         return items
 
 
@@ -135,6 +137,11 @@ CASES = {
     "the same request at once": Case("S a & S a", ("S a [r1]", "again: S a [r2]")),
     "a later turn twice at once": Case(
         "S a | S a r1 b & S a r1 b", ("S a [r1] b [r2]", "again: S a r1 b [r3]")
+    ),
+    "two samples that are the same": Case(
+        "S a | S a | S a r2 b | S a r2 c | S a r2 b r3 d",
+        ("S a [r1]", "branch: S a r2 c [r4]", "again: S a [r2] b [r3] d [r5]"),
+        is_alike=True,
     ),
     # branches
     "two branches": Case("S a | S a r1 b | S a r1 c", ("S a [r1] b [r2]", "branch: S a r1 c [r3]")),
