@@ -127,6 +127,13 @@ def output_items(response: Mapping[str, Any]) -> list[Item]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
+def is_of_model(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a part of what the model said."""
+    kind = item.get("type", "message")
+    is_message = kind == "message" and item.get("role") == "assistant"
+    return is_message or kind in ("reasoning", "function_call")
+
+
 def has_provider_data(raw: bytes) -> bool:
     """Whether JSON may hold what an endpoint has attached to a turn."""
     return b'"provider_data"' in raw or b'"encrypted_content"' in raw

@@ -170,8 +170,8 @@ class TokenSequence:
 def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
     """The token sequences of a response's output, or of an input that holds earlier turns.
 
-    A turn with a whole prompt continues the sequence if the prompt begins with its tokens.
-    ValueError if a turn with a prompt suffix has no turn before it.
+    A turn with a whole prompt continues the sequence if the prompt begins with its tokens, and no
+    restart is noted. ValueError if a turn with a prompt suffix has no turn before it.
     """
     found: list[TokenSequence] = []
     for item in items:
@@ -181,7 +181,8 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
         if added is None:
             prompt = item[PROMPT] or []
             known = found[-1].token_ids if found else []
-            continues = bool(known) and prompt[: len(known)] == known
+            is_noted = RESTART in item
+            continues = bool(known) and not is_noted and prompt[: len(known)] == known
             added = prompt[len(known) :] if continues else prompt
         elif not (continues := bool(found)):
             raise ValueError(f"an item has {SUFFIX}, but the turn that it continues is missing")

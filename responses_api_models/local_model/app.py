@@ -18,7 +18,8 @@ from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.trajectory import Versions, stamp_tokens
 from rollout_kit.types import JsonObject
 
-from .chat import check_supported, read_prompt
+from .chat import check_supported
+from .conversation import read_conversation
 from .output import make_output
 from .sampling import read_sampling
 
@@ -166,7 +167,8 @@ class LocalModel(Model):
             temperature=self.config.temperature,
             max_output_tokens=self.config.max_output_tokens,
         )
-        prompt = read_prompt(params, policy.tokenizer)
+        asked = read_conversation(params, policy.tokenizer, engine.end_ids)
+        prompt = asked.prompt
         if self.partial_turns is None:
             generated = await engine.generate(prompt, sampling)
             versions: list[int | None] = []
@@ -177,7 +179,7 @@ class LocalModel(Model):
                 versions = turn.versions
         wants_ids = params.get("return_token_ids", self.config.return_token_ids)
         temperature = sampling.temperature if wants_ids else None
-        output = make_output(params, prompt, generated, policy.tokenizer, temperature=temperature)
+        output = make_output(params, asked, generated, policy.tokenizer, temperature=temperature)
         if policy.version is not None:
             Versions(policy.version, policy.version).stamp(output)
         stamp_tokens(output, versions)
@@ -195,7 +197,8 @@ class LocalModel(Model):
 
     async def count_input(self, params: JsonObject) -> int:
         check_supported(params)
-        return len(read_prompt(params, self.tokenizer))
+        policy = self._policy
+        return len(read_conversation(params, policy.tokenizer, policy.engine.end_ids).prompt)
 
     async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
         sync = self.config.weight_sync

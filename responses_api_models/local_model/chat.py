@@ -6,28 +6,17 @@ works only with the order that it was trained on.
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, find_tool_calls, input_items, message_item
 from rollout_kit.serving.endpoints.chat import SERVER_SIDE
 from rollout_kit.serving.endpoints.params import find_problems, find_unfollowed
-from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.types import JsonObject
-
-if TYPE_CHECKING:
-    from .tokenizer import ChatTokenizer
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
-
-
-def read_prompt(params: Mapping[str, Any], tokenizer: "ChatTokenizer") -> list[int]:
-    """The prompt of a request: its text as it is, or its conversation by the chat template."""
-    if (text := raw_text(params)) is not None:
-        return tokenizer.raw_prompt(text)
-    return tokenizer.prompt(chat_messages(params), template_tools(params))
 
 
 def chat_messages(params: Mapping[str, Any]) -> list[JsonObject]:

@@ -57,7 +57,7 @@ class Engine:
     ) -> None:
         config = read_config(checkpoint)
         self.context_length: int = config["max_position_embeddings"]
-        self._end_ids = end_ids(checkpoint, config)
+        self.end_ids = end_ids(checkpoint, config)
         self._resources = ExitStack()
         self._model = self._resources.enter_context(converted(checkpoint, adapter, is_kept=is_kept))
         self._vocabulary = json.loads((self._model / "vocabulary.json").read_text("utf-8"))
@@ -103,7 +103,7 @@ class Engine:
             return Generated((), (), "length")
         abandoned = Event()
         limit = min(sampling.max_tokens, room)
-        turn = Turn(sampling, limit, self._end_ids, (abandoned, self._closing), partial)
+        turn = Turn(sampling, limit, self.end_ids, (abandoned, self._closing), partial)
         self._num_unfinished += 1
         self._idle.clear()
         try:
@@ -176,7 +176,7 @@ class Engine:
                 [prompt[-1:] + [self._vocabulary[token_id] for token_id, _ in turn.sampled]],
                 static_prompt=prompt[:-1],
                 max_length=turn.limit - len(turn.sampled),
-                end_token=self._end_ids,
+                end_token=self.end_ids,
                 include_prompt_in_result=False,
                 return_logits_vocab=True,
                 callback=turn.take,

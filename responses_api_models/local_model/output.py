@@ -3,8 +3,15 @@
 from typing import TYPE_CHECKING
 
 from rollout_kit.responses import Item, message_item
+from rollout_kit.rl.conversation import Conversation
 from rollout_kit.serving.endpoints.chat import RAW
-from rollout_kit.trajectory import GENERATION, LOG_PROBS, PROMPT, STOPPED_BY, TEMPERATURE
+from rollout_kit.trajectory import (
+    GENERATION,
+    LOG_PROBS,
+    STOPPED_BY,
+    TEMPERATURE,
+    prompt_fields,
+)
 from rollout_kit.types import JsonObject
 
 from .chat import output_items
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
 
 def make_output(
     params: JsonObject,
-    prompt: list[int],
+    asked: Conversation,
     generated: "Generated",
     tokenizer: "ChatTokenizer",
     *,
@@ -35,7 +42,7 @@ def make_output(
         items[0]["content"][0]["logprobs"] = _logprobs(generated, tokenizer)
     if temperature is not None:
         items[-1] |= {
-            PROMPT: prompt,
+            **prompt_fields(asked.prompt, asked.before, asked.restart),
             GENERATION: list(generated.token_ids),
             LOG_PROBS: list(generated.log_probs),
             TEMPERATURE: temperature,

@@ -28,11 +28,18 @@ class ChatTokenizer:
         self._template = environment.from_string(template_source(checkpoint))
 
     def prompt(
-        self, messages: Sequence[JsonObject], tools: Sequence[JsonObject] | None
+        self,
+        messages: Sequence[JsonObject],
+        tools: Sequence[JsonObject] | None,
+        *,
+        opens: bool = True,
     ) -> list[int]:
-        """The token ids of the prompt for the assistant's next turn."""
+        """The token ids of the prompt for the assistant's next turn; of the messages alone unless
+        it `opens` that turn."""
         try:
-            text = self._template.render(messages=messages, tools=tools, add_generation_prompt=True)
+            text = self._template.render(
+                messages=messages, tools=tools, add_generation_prompt=opens
+            )
         except TemplateError as error:
             raise TaskError(f"the chat template refuses this input: {error}", status=400) from error
         return self._tokenizer.encode(text, add_special_tokens=False).ids

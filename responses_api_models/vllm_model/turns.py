@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from rollout_kit.errors import ModelError, TaskError
-from rollout_kit.responses import Item, as_object, input_items
+from rollout_kit.responses import Item, as_object, input_items, is_of_model
 from rollout_kit.rl.partial import PartialTurn
 from rollout_kit.serving.endpoints.chat import RAW
 from rollout_kit.serving.endpoints.replies import from_chat
@@ -110,7 +110,7 @@ def make_turn(params: Mapping[str, Any], form: RequestForm, origin: str) -> Turn
     except (ValueError, KeyError) as error:
         return replace(plain, restart=f"the input's token ids are incomplete: {error}")
     last = sampled[-1]
-    if last + 1 < len(items) and _is_assistant_s(items[last + 1]):
+    if last + 1 < len(items) and is_of_model(items[last + 1]):
         why = "something was added to the turn before"
         return replace(plain, before=before, restart=why)
     until_last = write({**params, "input": items[: last + 1]}, form, origin)
@@ -155,13 +155,6 @@ def write(params: Mapping[str, Any], form: RequestForm, origin: str) -> JsonObje
     if wants_token_ids:
         made |= {TOKEN_IDS: True, "logprobs": made.get("logprobs", 0) if is_raw else True}
     return made
-
-
-def _is_assistant_s(item: Item) -> bool:
-    kind = item.get("type", "message")
-    return kind in ("reasoning", "function_call") or (
-        kind == "message" and item.get("role") == "assistant"
-    )
 
 
 def _thought(items: list[Item]) -> list[bool]:

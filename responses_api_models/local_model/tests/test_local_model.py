@@ -21,6 +21,7 @@ from support import HANG_S, use_model
 from rollout_kit.errors import ConfigError, ModelError, TaskError
 from rollout_kit.responses import function_call_output, output_text
 from rollout_kit.serving import registry
+from rollout_kit.trajectory import sequences
 
 LocalModel: Any = registry.load("responses_api_models", "local_model")
 FOLDER = Path(sys.modules[LocalModel.__module__].__file__ or "").parent
@@ -270,8 +271,8 @@ def test_a_tool_is_called_and_its_output_becomes_the_answer():
     for response in (first, second):
         Response.model_validate(response)
     # the trainer's view: the second prompt begins with all of the first turn, token for token
-    turn = first["output"][-1]["prompt_token_ids"] + tokens(first)
-    assert second["output"][-1]["prompt_token_ids"][: len(turn)] == turn
+    [sequence] = sequences([*first["output"], *second["output"]])
+    assert [turn.generation for turn in sequence.turns] == [tokens(first), tokens(second)]
 
 
 def test_the_prompt_is_the_one_that_the_model_was_trained_on():

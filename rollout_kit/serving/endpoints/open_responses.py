@@ -9,7 +9,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object, new_id, output_items, sum_usage
+from ...responses import (
+    ENCRYPTED,
+    PROVIDER_DATA,
+    Item,
+    as_object,
+    is_of_model,
+    new_id,
+    output_items,
+    sum_usage,
+)
 from ...types import JsonObject
 from .provider_data import SEALED, seal, seal_thought, unpack, unseal
 
@@ -126,7 +135,7 @@ def _split_turns(items: list[Any]) -> Iterator[list[Any]]:
     """Consecutive items of the assistant together, each other item alone."""
     turn: list[Any] = []
     for item in items:
-        if _is_assistant_s(as_object(item)):
+        if is_of_model(as_object(item)):
             turn.append(item)
             continue
         if turn:
@@ -135,12 +144,6 @@ def _split_turns(items: list[Any]) -> Iterator[list[Any]]:
         yield [item]
     if turn:
         yield turn
-
-
-def _is_assistant_s(item: Mapping[str, Any]) -> bool:
-    kind = item.get("type", "message")
-    is_message = kind == "message" and item.get("role") == "assistant"
-    return is_message or kind in ("reasoning", "function_call")
 
 
 def _open(item: Item, sealed: JsonObject) -> Item | None:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...items import track
-from ...responses import Item
+from ...responses import Item, is_of_model
 from ...session import Session
 from ...trajectory import ModelCall
 from ...types import JsonObject
@@ -134,7 +134,7 @@ class Lane:
             return AGAIN
         ends = [end for end in self._marks.values() if end >= self._num_known]
         if ends and (self.parent is None or max(ends) > self._num_known):
-            return EDITED if _is_of_model(self.items[max(ends)]) else SHORTENED
+            return EDITED if is_of_model(self.items[max(ends)]) else SHORTENED
         return ANEW if self.parent is None and calls.by_request else ""
 
     def end_of(self, items: Iterable[Item]) -> bytes:
@@ -152,8 +152,3 @@ class Lane:
         whole = self._same.copy()
         whole.update(self._canonical)
         return whole.hexdigest()
-
-
-def _is_of_model(item: Item) -> bool:
-    kind = item.get("type", "message")
-    return kind in ("reasoning", "function_call") or item.get("role") == "assistant"

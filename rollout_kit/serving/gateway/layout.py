@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...responses import Item, make_response, sum_usage
+from ...responses import Item, is_of_model, make_response, sum_usage
 from ...trajectory import GENERATION, PROMPT, RESTART, SUFFIX, ModelCall, sequences
 from ...types import JsonObject
-from .lanes import BRANCH, RecordedCall
+from .lanes import ANEW, BRANCH, EDITED, RecordedCall
 
 SideCalls = Literal["other_system_without_tools", "without_tools", "none"] | list[str]
 """Which calls are no turns of the task. A list has texts, one of which stands in their system
@@ -42,7 +42,9 @@ def join_chain(call: RecordedCall, tips: dict[int, RecordedCall]) -> None:
             call.chain = parent.chain
             tips[call.chain] = call
             return
-        call.why = BRANCH
+        call.why = EDITED if any(map(is_of_model, call.new)) else BRANCH
+    elif tips and not call.why:
+        call.why = ANEW
     call.chain = len(tips)
     tips[call.chain] = call
 

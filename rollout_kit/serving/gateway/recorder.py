@@ -26,7 +26,7 @@ from ..transport.conversation import SplitRequest
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
 from .dialects import Dialect, ReadRequest, keep_params
-from .lanes import KnownCalls, Lane, RecordedCall
+from .lanes import AGAIN, KnownCalls, Lane, RecordedCall
 from .layout import LaidOut, SideCalls, join_chain, lay_out
 
 MAX_LANES = 64
@@ -183,6 +183,8 @@ class Recorder:
 
     def _record(self, lane: Lane, call: RecordedCall, reply: JsonObject) -> None:
         self.calls.append(call)
+        if call.asked_at in self._known.by_request:  # an earlier one may have been in flight
+            call.why = AGAIN
         join_chain(call, self._tips)
         self._known.by_request[call.asked_at] = call
         for items in (call.output, lane.dialect.read_reply(reply)):
