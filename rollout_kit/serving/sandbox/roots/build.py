@@ -27,6 +27,7 @@ from ....types import Say
 from ..limits import SandboxError
 from ..session.allowed import reaching
 from ..session.bounds import SessionLimits, SessionRefused
+from ..session.changes import Rules
 from ..session.client import Sessions, ShellSession
 from .bases import Base, find_base
 from .dockerfile import CopyStep, FolderStep, Problem, Recipe, RunStep
@@ -40,7 +41,11 @@ REGISTRIES = (
 
 BUILD = SessionLimits(time_s=7200.0, memory_mb=4096, disk_mb=8192, num_processes=512)
 
-NOT_KEPT = ("/run", "/dev", "/proc", "/sys", "/var/cache/apt/archives", "/root/.cache")
+NOT_KEPT = (
+    *("/run", "/dev", "/proc", "/sys", "/root/.cache"),
+    *("/var/cache/apt/archives", "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin"),
+    "/var/lib/apt/lists",
+)
 """What a build leaves there is no part of the root."""
 
 CERTIFICATES = "/run/certificates.crt"
@@ -209,7 +214,7 @@ async def _build(
                 for step in recipe.steps:
                     await _perform(step, session, given, saying)
             await session.end_processes()
-            file, _ = await session.pack_changes(NOT_KEPT)
+            file, _ = await session.pack_changes(Rules(NOT_KEPT))
         about = await asyncio.to_thread(_keep_layer, file, partial, place)
     except SandboxError as error:
         raise CannotBuild(Problem(saying.name, recipe.base_line, str(error))) from None

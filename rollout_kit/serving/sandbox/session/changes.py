@@ -9,27 +9,59 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
 
 from .files import REMOVED, without_others
 from .layers import START
 from .patch import is_below, is_opaque, walk_start
 
-Found = list[tuple[str, bool]]
+PATH = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "opt/bin")
+
+IMPORTED = ("site-packages", "dist-packages")
+"""Folders from which Python imports, at its start too."""
 
 PASSING = ("/proc", "/dev", "/sys", "/tmp/.X11-unix")
 """No files of the session."""
 
 
+class Found(NamedTuple):
+    """The `paths` that may differ, folders first, each with whether the start has it; and the
+    names of the start's `programs`."""
+
+    paths: list[tuple[str, bool]]
+    programs: frozenset[str]
+
+
+class Rules(NamedTuple):
+    """What is dropped: all at or below `left_out`, but new files below `open_to_new` that are
+    neither called like a program of the start nor imported by Python."""
+
+    left_out: Sequence[str] = ()
+    open_to_new: Sequence[str] = ()
+
+    def drop(self, path: str, was: bool, programs: frozenset[str]) -> bool:
+        if not any(is_below(path, each) for each in self.left_out):
+            return False
+        if was or not any(is_below(path, each) for each in self.open_to_new):
+            return True
+        parts = path.split("/")
+        is_imported = any(each in IMPORTED or each.startswith("python") for each in parts)
+        return is_imported or parts[-1] in programs
+
+
 def find(changed: Sequence[tuple[str, list[str]]]) -> Found:
-    """The paths that may differ, folders first, each with whether the start has it."""
     found: dict[str, bool] = {}
     for place, layers in changed:
         for layer in layers:
             for path in _walk(place, layer):
                 if path not in found and not any(is_below(path, each) for each in PASSING):
                     found[path] = os.path.lexists(START + path)
-    return sorted(found.items())
+    programs: set[str] = set()
+    for place in PATH if found else ():
+        with suppress(OSError):
+            programs.update(os.listdir(f"{START}/{place}"))
+    return Found(sorted(found.items()), frozenset(programs))
 
 
 def _walk(place: str, layer: str) -> Iterator[str]:
@@ -44,11 +76,11 @@ def _walk(place: str, layer: str) -> Iterator[str]:
                 yield from walk_start(START + path)
 
 
-def pack(found: Found, left_out: Sequence[str], given: int, out: BinaryIO) -> None:
+def pack(found: Found, rules: Rules, given: int, out: BinaryIO) -> None:
     """Write into `given` what is there; then say what is `removed` and `dropped`."""
-    dropped = [path for path, _ in found if any(is_below(path, each) for each in left_out)]
+    dropped = [path for path, was in found.paths if rules.drop(path, was, found.programs)]
     hidden = set(dropped)
-    kept = [(path, was) for path, was in found if path not in hidden]
+    kept = [(path, was) for path, was in found.paths if path not in hidden]
     removed = [path for path, was in kept if was and not os.path.lexists(path)]
     with (
         open(given, "wb", closefd=False) as file,

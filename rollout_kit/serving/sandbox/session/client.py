@@ -20,6 +20,7 @@ from ..limits import SandboxError
 from ..pipes import sealed
 from ..sandbox import find_places, with_requirements
 from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
+from .changes import Rules
 from .ground import ENVIRONMENT, OPT_PACKAGES
 from .output import Screen, Stream
 from .terminal import Terminal
@@ -340,10 +341,10 @@ class ShellSession:
         """A descriptor of a tar file with `paths`, which the caller closes."""
         return (await self._pack("pack", {"paths": list(paths)}))[0]
 
-    async def pack_changes(self, left_out: Sequence[str] = ()) -> tuple[int, JsonObject]:
+    async def pack_changes(self, rules: Rules = Rules()) -> tuple[int, JsonObject]:
         """A descriptor of a tar file with all that differs from the start, which the caller closes.
-        Also what is `removed` since then, and which changes below `left_out` are `dropped`."""
-        return await self._pack("changes", {"left_out": list(left_out)})
+        Also what is `removed` since then, and what the rules have `dropped`."""
+        return await self._pack("changes", {"rules": list(map(list, rules))})
 
     async def _pack(self, function: str, arguments: JsonObject) -> tuple[int, JsonObject]:
         file = os.memfd_create("files", os.MFD_CLOEXEC)

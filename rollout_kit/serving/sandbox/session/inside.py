@@ -264,13 +264,13 @@ class FirstProcess:
         with open(3, "wb") as out:
             try:
                 is_packing = request["function"] == "changes"
-                found = changes.find(self._layers.list_changes()) if is_packing else []
+                found = changes.find(self._layers.list_changes()) if is_packing else None
                 self._confine()
                 _change_user(request)
                 with suppress(OSError):
                     os.chdir(request["cwd"])
-                if is_packing:
-                    changes.pack(found, request["left_out"], 4, out)
+                if found is not None:
+                    changes.pack(found, changes.Rules(*request["rules"]), 4, out)
                 else:
                     files.CALLS[request["function"]](request, 4, out)
             except (OSError, ValueError, RecursionError, MemoryError) as error:
