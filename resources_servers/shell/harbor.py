@@ -328,7 +328,6 @@ class HarborRoom(Room):
         await _upload(fresh, verifier.folders, "/tests")
         await fresh.exec(f"chmod +x {verifier.script}", cwd="/")
         fresh.user = verifier.user
-        began = time.monotonic()
         run = await fresh.exec(
             verifier.script,
             timeout_s=verifier.timeout_s,
@@ -341,7 +340,6 @@ class HarborRoom(Room):
             "verifier_status": run.status,
             "verifier_ended_by": run.ended_by,
             "verifier_output": run.stdout + run.stderr,
-            "verifier_s": round(time.monotonic() - began, 3),
         }
         if run.ended_by:
             why = f"the tests ended at their limit of {run.ended_by}"

@@ -784,7 +784,21 @@ class PackageConfig(Command):
     num_repeats: int = Field(1, ge=1, description="Rollouts of each task.")
 
 
-class AuditConfig(Command):
+class HarborConfig(CommandKeys):
+    """Tasks in Harbor's folders."""
+
+    harbor_tasks: str | list[str] | None = Field(
+        None,
+        description="Tasks in Harbor's format: a folder of a task, or one with many. Also a list.",
+    )
+    roots: dict[str, str] = Field(
+        {},
+        description="Folders with root file systems for images that a Dockerfile names: name →"
+        " folder, or `machine` for this machine's programs.",
+    )
+
+
+class AuditConfig(Command, HarborConfig):
     """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
 
     asks_policy: ClassVar[bool] = False
@@ -912,7 +926,7 @@ ARMS = Field(
 )
 
 
-class RunConfig(Command, HttpClientConfig, ServersConfig):
+class RunConfig(Command, HttpClientConfig, ServersConfig, HarborConfig):
     """ng_run: start every server of the configuration, and run them until Ctrl-C."""
 
     head_server: HeadServerConfig = Field(
@@ -1052,7 +1066,7 @@ class RolloutsCommand(
         return not self.dry_run
 
 
-class TasksConfig(CommandKeys):
+class TasksConfig(HarborConfig):
     """Which tasks an agent gets."""
 
     agent_name: str | None = Field(
