@@ -5,6 +5,7 @@ and ends with the rollout.
 """
 
 import asyncio
+import logging
 import runpy
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -31,9 +32,20 @@ from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
 from rollout_kit.serving.service import post
 
 from .calls import Room, ShellConfig, ShellTools
+from .harbor import Grounds, HarborRoom
 from .programs import ProgramRequest, run_program
-from .rows import CommandVerifier, FilesVerifier, ShellRequest, Start, read_start
+from .rows import (
+    CommandVerifier,
+    FilesVerifier,
+    HarborVerifier,
+    ShellRequest,
+    Start,
+    read_harbor,
+    read_start,
+)
 from .verifying import Judged, call_function, compare_files, run_command
+
+log = logging.getLogger(__name__)
 
 
 class Shell(ShellTools):
@@ -60,6 +72,7 @@ class Shell(ShellTools):
             limits=self._limits,
             num_ready=config.num_ready,
         )
+        self._grounds = Grounds(config, lambda text, **_: log.warning("%s", text))
 
     async def start(self) -> None:
         if (path := self.config.functions_fpath) is not None:
@@ -70,6 +83,7 @@ class Shell(ShellTools):
         await self._machine.start()
 
     async def stop(self) -> None:
+        await self._grounds.close()
         await self._machine.close()
 
     def check_row(self, row: JsonObject) -> None:
@@ -84,10 +98,14 @@ class Shell(ShellTools):
     async def seed_session(self, body: JsonObject) -> SeedSessionResponse:
         given = {**(body.get("verifier_metadata") or {}), **body}
         try:
-            start = read_start(given)
+            start, wanted = read_start(given), read_harbor(given)
         except ValidationError as error:
             raise TaskError(validation_summary(error)) from None
-        self.state = Room(await self._open(start))
+        if wanted is not None:
+            task = await self._grounds.read(wanted)
+            self.state = await HarborRoom.open(task, self._grounds)
+        else:
+            self.state = Room(await self._open(start))
         return SeedSessionResponse()
 
     async def _open(self, start: Start) -> ShellSession:
@@ -115,15 +133,16 @@ class Shell(ShellTools):
     @post("/run_program")
     async def run_program(self, body: ProgramRequest) -> JsonObject:
         """Run a program that brings its own loop; how it ended, and what it printed."""
-        return await run_program(self.state.session, body)
+        return await run_program(self.state.kept, body)
 
     async def close_session(self, body: JsonObject) -> JsonObject:
-        self.state.session.close()
+        await self.state.close()
         return {}
 
     async def verify(self, body: ShellRequest) -> VerifyResponse:
-        session = self.state.session
+        session = self.state.kept
         try:
+            session.user = ""
             await session.end_processes()
             most = self.config.patch_bytes
             patch = await session.patch("/", most) if most else None
@@ -136,6 +155,8 @@ class Shell(ShellTools):
 
     async def _judge(self, body: ShellRequest, session: ShellSession) -> Judged:
         wanted = body.verifier
+        if isinstance(wanted, HarborVerifier):
+            return await self.state.judge()
         if isinstance(wanted, CommandVerifier):
             fresh = await self._open(body)
             try:

@@ -5,11 +5,12 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from rollout_kit import ResourcesServer, ResourcesServerConfig, ToolError, tool
+from rollout_kit import JsonObject, ResourcesServer, ResourcesServerConfig, ToolError, tool
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.session.bounds import SessionRefused
-from rollout_kit.serving.sandbox.session.client import ShellSession, Terminal
-from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.serving.sandbox.session.client import ShellSession
+from rollout_kit.serving.sandbox.session.terminal import Terminal
+from rollout_kit.serving.service import OPERATIONAL, get
 
 
 class ShellConfig(ResourcesServerConfig):
@@ -47,6 +48,23 @@ class ShellConfig(ResourcesServerConfig):
     patch_bytes: int = Field(
         200_000, ge=0, description="The rollout keeps the patch up to this size; 0: none."
     )
+    max_memory_mb: int = Field(
+        8192, ge=64, description="The most that a task's folder may ask for as memory_mb."
+    )
+    max_disk_mb: int = Field(
+        4096, ge=16, description="The most that a task's folder may ask for as storage_mb."
+    )
+    roots: dict[str, str] = Field(
+        {}, description="Folders with root file systems, by the name of an image: name → folder."
+    )
+    allowed_hosts: list[str] = Field(
+        [], description="Hosts that a task's folder may let its sessions reach; *.name and * work."
+    )
+    keep_programs: bool = Field(
+        False,
+        description="Run the tests of a folder with the programs that the agent has left, as"
+        " Harbor does, even if it has replaced them.",
+    )
     functions_fpath: Path | None = Field(
         None, description="A Python file of yours with functions that verify, named by rows."
     )
@@ -56,8 +74,22 @@ class Room:
     """What a rollout has here."""
 
     def __init__(self, session: ShellSession) -> None:
-        self.session = session
+        self.kept = session
         self.terminals: dict[str, Terminal] = {}
+        self.why_late = ""
+
+    @property
+    def session(self) -> ShellSession:
+        """The session, for what the policy asks."""
+        if self.why_late:
+            raise ToolError(self.why_late)
+        return self.kept
+
+    async def finish_step(self) -> str:
+        raise ToolError("this task has no steps: answer when it is done")
+
+    async def close(self) -> None:
+        self.kept.close()
 
     def terminal(self, name: str) -> Terminal:
         if name not in self.terminals:
@@ -171,6 +203,18 @@ class ShellTools(ResourcesServer):
             session = self.state.session
             await (session.restore(name) if name else session.reset())
         return f"restored '{name}'" if name else "restored the start"
+
+    @tool
+    async def finish_step(self) -> str:
+        """Finish this step of the task. Returns what to do in the next step. All programs end."""
+        with _told():
+            return await self.state.finish_step()
+
+    @get("/tools")
+    async def list_tools(self) -> list[JsonObject]:
+        """The tools of this server but `finish_step`, which rows with steps name."""
+        offered = await super().list_tools()
+        return [each for each in offered if each["name"] != "finish_step"]
 
     @tool
     async def diff(self, path: str = "/") -> str:

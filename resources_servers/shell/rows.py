@@ -51,8 +51,17 @@ class FunctionVerifier(Strict):
     paths: list[Path] = []
 
 
+class HarborVerifier(Strict):
+    """Run a task's folder in Harbor's format: its environment, its steps and its tests."""
+
+    kind: Literal["harbor"]
+    folder: Path
+    digest: str = Field("", description="Of the folder when the row was made.")
+
+
 Verifier = Annotated[
-    CommandVerifier | FilesVerifier | FunctionVerifier, Field(discriminator="kind")
+    CommandVerifier | FilesVerifier | FunctionVerifier | HarborVerifier,
+    Field(discriminator="kind"),
 ]
 
 
@@ -80,3 +89,10 @@ class ShellRequest(Start, VerifyRequest):
 
 def read_start(row: Any) -> Start:
     return Start.model_validate(row if isinstance(row, dict) else {})
+
+
+def read_harbor(row: Any) -> HarborVerifier | None:
+    """The folder that a row names, if it does."""
+    wanted = row.get("verifier")
+    is_one = isinstance(wanted, dict) and wanted.get("kind") == "harbor"
+    return HarborVerifier.model_validate(wanted) if is_one else None

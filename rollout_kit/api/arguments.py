@@ -18,6 +18,7 @@ from ..collecting.sources import check_repeats
 from ..collecting.steps import RolloutLimits
 from ..config import fields
 from ..config.benchmarks.definition import read_definition, rows_file
+from ..config.benchmarks.harbor import define_harbor
 from ..config.commands import OLD_KEYS, explain_old_key
 from ..config.keys import (
     ClusterConfig,
@@ -91,7 +92,8 @@ def read_keys(
 def read_benchmark(reach: Reach, tasks: Any, keys: dict[str, Any]) -> Reach:
     """The servers with the benchmark that the keys name; its own keys are added to them."""
     given = reach.given
-    if (name := keys.get("benchmark")) is None:
+    name, folders = keys.get("benchmark"), keys.get("harbor_tasks")
+    if name is None and folders is None:
         return reach
     if tasks is not None:
         raise ConfigError("tasks and benchmark were both given: a benchmark brings its rows")
@@ -103,7 +105,11 @@ def read_benchmark(reach: Reach, tasks: Any, keys: dict[str, Any]) -> Reach:
     for key in ("input_jsonl_fpath", "dataset"):
         if key in keys:
             raise ConfigError(f"{key} and benchmark were both given: a benchmark brings its rows")
-    definition = read_definition(name)
+    if name is not None and folders is not None:
+        raise ConfigError("benchmark and harbor_tasks were both given: leave one of them out")
+    definition = (
+        read_definition(name) if name else define_harbor(folders or [], keys.get("roots") or {})
+    )
     for key, value in definition.to_keys(rows_file(definition)).items():
         keys.setdefault(key, value)
     return replace(reach, given=replace(given, benchmark=definition))

@@ -114,6 +114,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     fan_out: dict[str, list[str]]
     dataset: str | None
     benchmark: str | None
+    harbor_tasks: str | list[str] | None
+    roots: dict[str, str]
     num_repeats: int | dict[str, int]
     num_repeats_add_seed: bool
     goal: GoalConfig | JsonObject | None

@@ -41,6 +41,7 @@ from ..collecting.reverification import verifiers_of
 from ..collecting.run import Run
 from ..collecting.sources import TaskSource
 from ..collecting.steps import RolloutLimits
+from ..config.benchmarks.harbor import find_own
 from ..config.inputs import HUB, task_path
 from ..config.keys import CollectConfig, Parallelism, ReverifyConfig
 from ..config.load import Config
@@ -313,8 +314,8 @@ class Collecting(Running):
 
     async def _open(self) -> Collection:
         command, tasks, name = self._command, self._tasks, "tasks"
-        if command.benchmark:
-            await asyncio.to_thread(prepare_rows, command.benchmark, log_event)
+        if (own := find_own(command)) is not None:
+            await asyncio.to_thread(prepare_rows, own, log_event)
         if tasks is None or isinstance(tasks, str | Path):
             named = {} if tasks is None else {"input_jsonl_fpath": str(tasks)}
             given = command.model_copy(update=named)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from ..authoring.audit_report import format_audit
 from ..authoring.audit_stage import audit
 from ..collecting.data.benchmarks.prepared import prepare_rows
+from ..config.benchmarks.harbor import find_own
 from ..config.keys import AuditConfig
 from ..reading import read_object
 from ..serving.transport import loop
@@ -29,8 +30,8 @@ def main(words: list[str]) -> int:
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    if config.command.benchmark:
-        prepare_rows(config.command.benchmark, lambda text, **_: tell(text))
+    if (own := find_own(config.command)) is not None:
+        prepare_rows(own, lambda text, **_: tell(text))
     path = config.command.output_fpath
     if path:
         check_replaceable(path, "earlier audit", lambda path: "flags" in read_object(path))

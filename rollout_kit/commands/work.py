@@ -37,10 +37,13 @@ def check(command: CollectConfig, say: Say) -> None:
         read_url(command.buffer)
     check_log(command)
     check_trackers(command)
-    if command.benchmark and command.input_jsonl_fpath:  # a definition of ours
+    is_own = bool(command.benchmark and command.input_jsonl_fpath)
+    if is_own or command.harbor_tasks:  # a definition of ours
         from ..collecting.data.benchmarks.prepared import prepare_rows  # for benchmarks only
+        from ..config.benchmarks.harbor import find_own
 
-        prepare_rows(command.benchmark, say)
+        if (own := find_own(command)) is not None:
+            prepare_rows(own, say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from .keys import (
     AuditConfig,
+    BuildRootConfig,
     ChaosConfig,
+    CheckHarborConfig,
     CheckRolloutsConfig,
     CheckTokensConfig,
     CollectConfig,
@@ -226,6 +228,22 @@ COMMANDS = {
             "ng_audit_verifier +entrypoint=resources_servers/mcqa",
             'ng_audit_verifier "+config_paths=[my_env.yaml]" +resources_server_name=my_env '
             "+input_jsonl_fpath=rows.jsonl +output_fpath=audit.json",
+        ),
+    ),
+    "ng_check_harbor_tasks": CommandInfo(
+        CheckHarborConfig,
+        "show which tasks in Harbor's folders run here, and which line prevents it",
+        (
+            "ng_check_harbor_tasks tasks/",
+            "ng_check_harbor_tasks tasks/ +run=true +json=true",
+        ),
+    ),
+    "ng_build_root": CommandInfo(
+        BuildRootConfig,
+        "build the root file system of a Dockerfile before a run needs it",
+        (
+            "ng_build_root tasks/my_task/environment",
+            "ng_build_root +base=python:3.13",
         ),
     ),
     "ng_prepare_data": CommandInfo(

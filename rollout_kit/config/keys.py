@@ -830,7 +830,51 @@ class PackageConfig(Command):
     num_repeats: int = Field(1, ge=1, description="Rollouts of each task.")
 
 
-class AuditConfig(Command):
+class HarborConfig(CommandKeys):
+    """Tasks in Harbor's folders."""
+
+    harbor_tasks: str | list[str] | None = Field(
+        None,
+        description="Tasks in Harbor's format: a folder of a task, or one with many. Also a list.",
+    )
+    roots: dict[str, str] = Field(
+        {},
+        description="Folders with root file systems for images that a Dockerfile names: name →"
+        " folder, or `machine` for this machine's programs.",
+    )
+
+
+class CheckHarborConfig(ReadingCommand):
+    """ng_check_harbor_tasks: show which tasks run here, and which line prevents it."""
+
+    inputs: list[str] = Field(
+        [], description="Folders of tasks, or folders with many of them. Also as plain words."
+    )
+    roots: dict[str, str] = Field(
+        {},
+        description="Folders with root file systems for images that a Dockerfile names: name →"
+        " folder, or `machine` for this machine's programs.",
+    )
+    allowed_hosts: list[str] = Field([], description="Hosts that tasks may be given.")
+    run: bool = Field(False, description="Play each solution, and an agent that does nothing.")
+
+
+class BuildRootConfig(ReadingCommand):
+    """ng_build_root: build root file systems, and keep them in the cache."""
+
+    inputs: list[str] = Field(
+        [], description="Dockerfiles, or folders with one. Also as plain words."
+    )
+    base: str | None = Field(None, description="An image to build alone, such as debian:bookworm.")
+    roots: dict[str, str] = Field(
+        {}, description="Folders with root file systems by the name of an image: name → folder."
+    )
+    packages: list[str] = Field(
+        ["pytest"], description="Installed Python packages that sessions can import."
+    )
+
+
+class AuditConfig(Command, HarborConfig):
     """ng_audit_verifier: check that a verifier's verdicts can be trusted."""
 
     asks_policy: ClassVar[bool] = False
@@ -958,7 +1002,7 @@ ARMS = Field(
 )
 
 
-class RunConfig(Command, HttpClientConfig, ServersConfig):
+class RunConfig(Command, HttpClientConfig, ServersConfig, HarborConfig):
     """ng_run: start every server of the configuration, and run them until Ctrl-C."""
 
     head_server: HeadServerConfig = Field(
@@ -1098,7 +1142,7 @@ class RolloutsCommand(
         return not self.dry_run
 
 
-class TasksConfig(CommandKeys):
+class TasksConfig(HarborConfig):
     """Which tasks an agent gets."""
 
     agent_name: str | None = Field(

@@ -11,10 +11,21 @@ from ...serving.nemo_gym.benchmarks import config_of
 from ...serving.nemo_gym.checkout import locate
 from ...types import JsonObject
 from .. import overrides
-from ..instances import AGENTS, MODELS, Instance
-from ..keys import AuditConfig, CollectConfig, Command, TasksConfig
+from ..instances import AGENTS, MODELS, RESOURCES, Instance
+from ..keys import AuditConfig, CollectConfig, Command, HarborConfig, TasksConfig
 from ..sources import CHECKOUT, Layer, Merged, read_layers
-from .definition import AGENT, OWN, POLICY, Definition, find_place, read_definition, rows_file
+from .definition import (
+    AGENT,
+    HARBOR,
+    OWN,
+    POLICY,
+    Definition,
+    find_place,
+    read_definition,
+    rows_file,
+)
+from .harbor import KEY as HARBOR_KEY
+from .harbor import define_harbor
 
 KEY, OUTPUT = "benchmark", "output_jsonl_fpath"
 
@@ -70,13 +81,21 @@ class Asked:
     ) -> "Asked":
         """What the words of a command, or a program, ask for."""
         name = overrides.text_of(words, KEY) or values.get(KEY)
+        folders = _read_folders(overrides.text_of(words, HARBOR_KEY) or values.get(HARBOR_KEY))
+        if folders and issubclass(command, HarborConfig):
+            if name:
+                raise ConfigError(f"{KEY} and {HARBOR_KEY} were both given: leave one of them out")
+            own = define_harbor(folders, {}, cwd, with_gold=not command.asks_policy)
+            return cls(own, is_verified_only=not command.asks_policy)
         if not name or not issubclass(command, TasksConfig | AuditConfig):
             return cls()
         if name.startswith("["):
             raise ConfigError(f"{KEY}={name}: only ng_collect_rollouts takes several: name one")
         if is_theirs(name, checkout, cwd):
             return cls(theirs=config_of(name.removeprefix(THEIRS), find_checkout(checkout, cwd)))
-        return cls(read_definition(name, cwd), is_verified_only=not command.asks_policy)
+        own = read_definition(name, cwd)
+        own = own if command.asks_policy else own.for_audit()
+        return cls(own, is_verified_only=not command.asks_policy)
 
     @property
     def config_paths(self) -> list[str]:
@@ -92,7 +111,10 @@ class Asked:
     def complete(self, merged: Merged) -> None:
         """Let its agent ask the only model server there is, if that has another name than the
         usual one; ConfigError if the files or the command line name other rows."""
-        if self.own is None or self.is_verified_only:
+        if self.own is None:
+            return
+        self._add_roots(self.own, merged)
+        if self.is_verified_only:
             return
         for key in ("input_jsonl_fpath", "dataset"):
             if merged.tree.get(key) and merged.origin(key) != str(self.own):
@@ -102,6 +124,22 @@ class Asked:
         agent: Any = tree.get(self.own.name + AGENT, {}).get(AGENTS, {}).get("simple_agent", {})
         if POLICY not in models and len(models) == 1 and "model_server" in agent:
             agent["model_server"]["name"] = models[0]
+
+    def _add_roots(self, own: Definition, merged: Merged) -> None:
+        """Give the folders for images to the server that builds them."""
+        servers: Any = merged.tree.get(own.name, {}).get(RESOURCES, {})
+        roots = merged.tree.get("roots")
+        if own.folders and isinstance(roots, dict) and isinstance(servers.get(own.server), dict):
+            given = servers[own.server]
+            given["roots"] = {**(given.get("roots") or {}), **roots}
+
+
+def _read_folders(given: Any) -> list[str]:
+    """Folders that are given as a text or a list."""
+    if not isinstance(given, str):
+        return list(given or [])
+    is_list = given.startswith("[")
+    return [each.strip(" '\"") for each in given.strip("[]").split(",")] if is_list else [given]
 
 
 def split_suite(words: Sequence[str]) -> list[list[str]] | None:
@@ -136,11 +174,13 @@ def name_file(name: str) -> str:
 
 def with_output(command: CommandT, found: dict[str, Instance]) -> CommandT:
     """The command with the output that a benchmark has by default: results/<model>/<name>.jsonl."""
-    if not isinstance(command, CollectConfig) or not command.benchmark:
+    if not isinstance(command, CollectConfig) or command.output_jsonl_fpath is not None:
         return command
-    if command.output_jsonl_fpath is not None:
+    name = name_file(command.benchmark) if command.benchmark else ""
+    name = HARBOR if command.harbor_tasks else name
+    if not name:
         return command
-    path = Path("results") / name_model(found) / f"{name_file(command.benchmark)}.jsonl"
+    path = Path("results") / name_model(found) / f"{name}.jsonl"
     return command.model_copy(update={"output_jsonl_fpath": path})
 
 

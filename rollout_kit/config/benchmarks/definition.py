@@ -8,16 +8,17 @@
 import hashlib
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..._version import __version__
 from ...errors import ConfigError, suggest
 from ...reading import cache_folder
 from ...serving import registry
+from ...serving.harbor.folder import sign
 from ...types import JsonObject
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
@@ -26,6 +27,9 @@ FOLDER = "configs/benchmarks"
 
 OWN = "own:"
 """Before a name that a checkout of NeMo Gym has, too."""
+
+HARBOR = "harbor"
+"""The type of a source that is a collection of Harbor's folders; its rows are tasks as they are."""
 
 AGENT = "_agent"
 
@@ -57,6 +61,29 @@ class Definition(BaseModel):
     path: Path = Field(exclude=True)
     digest: str = Field(exclude=True)
     """A checksum of its file, as it was read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_harbor(cls, given: Any) -> Any:
+        source = given.get("source") if isinstance(given, dict) else None
+        if isinstance(source, dict) and source.get("type") == HARBOR:
+            return {"mapping": HARBOR, "verifier": {"shell": {}}, **given}
+        return given
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of a source that is a collection of Harbor's folders."""
+        if self.source.get("type") != HARBOR:
+            return []
+        given = self.source.get("folder") or []
+        named = [given] if isinstance(given, str) else list(given)
+        return [self.path.parent / Path(str(each)).expanduser() for each in named]
+
+    def for_audit(self) -> "Definition":
+        """The same, whose rows have the solutions of the folders."""
+        if not self.folders:
+            return self
+        return self.model_copy(update={"source": {**self.source, "with_gold": True}})
 
     @property
     def server(self) -> str:
@@ -145,7 +172,8 @@ def find_place(name: str, cwd: Path | None) -> Path | None:
 
 def rows_file(definition: Definition) -> Path:
     """Where its rows are, or will be. Another source or mapping has another file."""
-    about = [definition.source, definition.mapping, __version__]
+    signed = [sign(folder) for folder in definition.folders if folder.is_dir()]
+    about = [definition.source, definition.mapping, __version__, *signed]
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

@@ -25,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ....config.benchmarks.definition import Definition, keep_folder
 from ....config.fields import problems
-from ....errors import ConfigError
+from ....errors import ConfigError, number_of
+from ....serving.harbor.rows import make_row, read_collection
 from ....store.files import write_atomically
 from ....types import JsonObject, Say
 from ..entries import HuggingFace
@@ -67,7 +68,19 @@ class FileOfUrl(Inside):
     file: str | None = Field(None, description="Path inside the archive.")
 
 
-Origin = Annotated[HuggingFace | PythonPackage | FileOfUrl, Field(discriminator="type")]
+class HarborFolders(BaseModel):
+    """Folders with tasks in Harbor's format; a relative one is next to the definition."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["harbor"]
+    folder: str | list[str]
+    with_gold: bool = Field(False, description="With calls that run the solutions.")
+
+
+Source = HuggingFace | PythonPackage | FileOfUrl | HarborFolders
+
+Origin = Annotated[Source, Field(discriminator="type")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,8 @@ class Found:
 def read_origin(definition: Definition, say: Say) -> Found:
     """The rows of a benchmark as its publisher has them; ConfigError if they cannot be fetched."""
     origin = parse_origin(definition)
+    if isinstance(origin, HarborFolders):
+        return Found(_read_harbor(definition, origin, say), None)
     if isinstance(origin, HuggingFace):
         return Found(*read_hub_files(str(definition), origin, definition.gated))
     if isinstance(origin, PythonPackage):
@@ -95,7 +110,23 @@ def read_origin(definition: Definition, say: Say) -> Found:
     return Found(_read_rows(raw, name, origin), hashlib.sha256(raw).hexdigest())
 
 
-def parse_origin(definition: Definition) -> HuggingFace | PythonPackage | FileOfUrl:
+def _read_harbor(definition: Definition, origin: HarborFolders, say: Say) -> Iterator[JsonObject]:
+    settings = definition.verifier[definition.server]
+    folders = [str(each) for each in definition.folders]
+    roots, allowed = settings.get("roots") or {}, settings.get("allowed_hosts") or []
+    refused = []
+    for task in read_collection(folders, roots, Path.cwd(), allowed):
+        if task.problems:
+            refused.append(f"{task.folder}: {task.problems[0]}")
+        yield make_row(task, with_gold=origin.with_gold)
+    if refused:
+        say(
+            f"warning: {number_of(len(refused), 'folder')} cannot run here, so their rollouts fail."
+            f" ng_check_harbor_tasks shows all. The first: {refused[0]}"
+        )
+
+
+def parse_origin(definition: Definition) -> Source:
     """The `source` of a definition; ConfigError names what is wrong in it."""
     given = {"type": "huggingface", **definition.source}
     adapter: TypeAdapter[Any] = TypeAdapter(Origin)

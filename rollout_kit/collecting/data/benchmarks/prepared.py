@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from ....config.benchmarks.definition import Definition, read_definition, rows_file
+from ....config.benchmarks.definition import HARBOR, Definition, read_definition, rows_file
 from ....config.fields import problems
 from ....errors import ConfigError, number_of
 from ....store.files import write_json
@@ -31,10 +31,10 @@ class About:
     fetched_at: float
 
 
-def prepare_rows(name: str, say: Say, *, cwd: Path | None = None) -> Path:
+def prepare_rows(named: str | Definition, say: Say, *, cwd: Path | None = None) -> Path:
     """The file with the tasks of a benchmark, which is fetched if it is not here; ConfigError if
     that fails."""
-    definition = read_definition(name, cwd)
+    definition = read_definition(named, cwd) if isinstance(named, str) else named
     path = rows_file(definition)
     about = read_about(path) or _fetch(definition, path, say)
     if about.rows != definition.rows:
@@ -60,7 +60,7 @@ def _note_of(path: Path) -> Path:
 
 def _fetch(definition: Definition, path: Path, say: Say) -> About:
     say(f"{definition}: fetching {definition.rows:,} rows")
-    mapping = read_mapping(definition)
+    mapping = None if definition.mapping == HARBOR else read_mapping(definition)
     held = path.parent / f"{definition.name}.revision"
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
@@ -71,7 +71,7 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
         with closing(RowTexts()) as texts:
             for number, row in enumerate(found.rows, 1):
                 try:
-                    task = mapping.build_task(row, texts)
+                    task = mapping.build_task(row, texts) if mapping else row
                 except ValueError as error:
                     raise ConfigError(f"{definition}: row {number:,}: {error}") from None
                 line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
@@ -118,4 +118,5 @@ def read_mapping(definition: Definition) -> Mapping:
 def check_definition(definition: Definition) -> None:
     """ConfigError if its source or its mapping is wrong; nothing is fetched."""
     parse_origin(definition)
-    read_mapping(definition)
+    if definition.mapping != HARBOR:
+        read_mapping(definition)

@@ -14,13 +14,16 @@ from signal import SIGKILL
 from typing import Any, Self
 
 from ....errors import ConfigError
+from ....types import JsonObject
 from ..keeper import ROOT
 from ..limits import SandboxError
 from ..pipes import sealed
 from ..sandbox import find_places, with_requirements
 from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
+from .changes import Rules
 from .ground import ENVIRONMENT, OPT_PACKAGES
 from .output import Screen, Stream
+from .terminal import Terminal
 
 START = """\
 import sys
@@ -44,8 +47,9 @@ NO_SESSIONS = (
 
 class Sessions:
     """Makes sessions that start from the folder `root`, or from this machine's programs with
-    `packages`, installed here, and see `folders` (place → folder of this machine). All sessions end
-    with this object, and with this process.
+    `packages`, installed here, and see `folders` (place → folder of this machine). `layers` are
+    folders that lie over it, the uppermost first. All sessions end with this object, and with this
+    process.
 
     `num_ready` sessions with `limits` are made ahead, so that a caller does not wait."""
 
@@ -55,6 +59,7 @@ class Sessions:
         packages: Sequence[str] = (),
         *,
         folders: Mapping[str, str] | None = None,
+        layers: Sequence[Path] = (),
         limits: SessionLimits = SessionLimits(),
         num_ready: int = 0,
     ) -> None:
@@ -63,8 +68,12 @@ class Sessions:
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
-        shown = [word for pair in (folders or {}).items() for word in pair]
-        self._words = [str(root or ""), str(len(places)), *places, *shown]
+        self._ground: JsonObject = {
+            "root": str(root or ""),
+            "packages": [str(each) for each in places],
+            "folders": dict(folders or {}),
+            "layers": [str(each) for each in layers],
+        }
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._open: set[ShellSession] = set()
@@ -73,9 +82,9 @@ class Sessions:
         """ConfigError if this machine cannot have sessions."""
         if sys.platform != "linux":
             raise ConfigError(NO_SESSIONS.format(why="it does not run Linux"))
-        if (root := self._words[0]) and not await asyncio.to_thread(os.path.isdir, root):
+        if (root := self._ground["root"]) and not await asyncio.to_thread(os.path.isdir, root):
             raise ConfigError(f"root: there is no folder {root}")
-        for folder in self._words[3 + int(self._words[1]) :: 2]:
+        for folder in (*self._ground["folders"].values(), *self._ground["layers"]):
             if not await asyncio.to_thread(os.path.isdir, folder):
                 raise ConfigError(f"folders: there is no folder {folder}")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +108,7 @@ class Sessions:
         python = getattr(sys, "_base_executable", "") or sys.executable
         libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         return subprocess.Popen(
-            [python, "-SsPB", "-c", START, str(ROOT), str(os.getpid()), *self._words],
+            [python, "-SsPB", "-c", START, str(ROOT), str(os.getpid()), json.dumps(self._ground)],
             stdin=control.fileno(),
             stdout=subprocess.DEVNULL,
             env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", **libraries},
@@ -204,6 +213,8 @@ class ShellSession:
         register: "set[ShellSession]",
     ) -> None:
         self.limits, self.cwd, self.environment = limits, cwd, dict(environment)
+        self.user = ""
+        """Whom commands and files belong to: a name or a number; empty is root."""
         self._control, self._register = control, register
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -267,7 +278,7 @@ class ShellSession:
         given = {**self.environment, **(environment or {})}
         if "\0" in command or "\0" in cwd:
             raise SessionRefused("a command has no zero bytes")
-        return {"command": command, "cwd": cwd or self.cwd, "env": given}
+        return {"command": command, "cwd": cwd or self.cwd, "env": given, "user": self.user}
 
     async def open_terminal(self, command: str, *, output_bytes: int = 20_000) -> "Terminal":
         """Start a command in a terminal; it runs on until it ends or the session does."""
@@ -278,7 +289,12 @@ class ShellSession:
         started = await self._ask(number, request)
         if "master" not in started:
             raise SandboxError("a terminal could not be opened")
-        terminal = Terminal(self, number, Screen(started["master"], output_bytes))
+
+        def end() -> None:
+            self._kill(number)
+            self._terminals.pop(number, None)
+
+        terminal = Terminal(Screen(started["master"], output_bytes), end)
         terminal.status = self._loop.create_future()
         self._waiting[number] = terminal.status
         self._terminals[number] = terminal
@@ -293,7 +309,8 @@ class ShellSession:
         """Do one of `files.CALLS` as a process of the session; its answer and bytes."""
         number = self._new_number()
         out = Stream(64 << 20, lambda: self._kill(number))
-        request = {"op": "call", "function": function, "cwd": self.cwd, **arguments}
+        given = {"cwd": self.cwd, "user": self.user, **arguments}
+        request = {"op": "call", "function": function, **given}
         try:
             if isinstance(data, int):
                 await self._ask(number, request, [data, out.sink], [out])
@@ -322,18 +339,30 @@ class ShellSession:
 
     async def pack(self, paths: Sequence[str]) -> int:
         """A descriptor of a tar file with `paths`, which the caller closes."""
+        return (await self._pack("pack", {"paths": list(paths)}))[0]
+
+    async def pack_changes(self, rules: Rules = Rules()) -> tuple[int, JsonObject]:
+        """A descriptor of a tar file with all that differs from the start, which the caller closes.
+        Also what is `removed` since then, and what the rules have `dropped`."""
+        return await self._pack("changes", {"rules": list(map(list, rules))})
+
+    async def _pack(self, function: str, arguments: JsonObject) -> tuple[int, JsonObject]:
         file = os.memfd_create("files", os.MFD_CLOEXEC)
         try:
-            await self.call("pack", file, paths=list(paths))
+            found, _ = await self.call(function, file, **arguments, user="")
             os.lseek(file, 0, os.SEEK_SET)
         except BaseException:
             os.close(file)
             raise
-        return file
+        return file, found
 
-    async def unpack(self, file: int, *, replaced: Sequence[str] = (), to: str = "/") -> None:
-        """Write the files of a tar file, in place of those below `replaced`."""
-        await self.call("unpack", file, replaced=list(replaced), to=to)
+    async def unpack(
+        self, file: int, *, replaced: Sequence[str] = (), to: str = "/", whole: bool = False
+    ) -> None:
+        """Write the files of a tar file, in place of those below `replaced`. `whole`: what is in
+        their way goes, and of `pack_changes` also what was removed."""
+        given = {"replaced": list(replaced), "to": to, "whole": whole}
+        await self.call("unpack", file, **given, user="")
 
     async def patch(self, only: str = "/", most: int = 1 << 20) -> str:
         """The difference to the start, as Git writes it."""
@@ -456,37 +485,6 @@ class ShellSession:
         else:
             for each in given:
                 os.close(each)
-
-
-class Terminal:
-    """A command in a terminal of a session."""
-
-    status: "asyncio.Future[dict[str, Any]]"
-
-    def __init__(self, session: ShellSession, number: int, screen: Screen) -> None:
-        self._session, self.number, self.screen = session, number, screen
-
-    @property
-    def exit_status(self) -> int | None:
-        """None as long as it runs."""
-        is_over = self.status.done() and not self.status.exception()
-        return self.status.result()["status"] if is_over else None
-
-    def send(self, text: str) -> None:
-        if self.screen.is_closed:
-            raise SessionRefused("the program has ended")
-        try:
-            self.screen.send(text.encode())
-        except BlockingIOError:
-            raise SessionRefused("the program does not read what is sent") from None
-        except OSError:
-            raise SessionRefused("the program has ended") from None
-
-    def stop(self) -> None:
-        """Kill its process group, and close the terminal."""
-        self._session._kill(self.number)
-        self._session._terminals.pop(self.number, None)
-        self.screen.close()
 
 
 async def _send(control: socket.socket, raw: bytes, given: Sequence[int]) -> None:

@@ -53,24 +53,35 @@ WRITTEN = {
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """`overlays`: where a session may write, and what lies below; `binds`: what it only reads."""
+    """`overlays`: where a session may write, and what lies below, the uppermost folder first;
+    `binds`: what it only reads."""
 
-    overlays: list[tuple[str, str]]
+    overlays: list[tuple[str, list[str]]]
     binds: list[tuple[str, str]]
 
     @property
     def sources(self) -> list[str]:
-        return [source for _, source in (*self.overlays, *self.binds)]
+        below = [source for _, sources in self.overlays for source in sources]
+        return [*below, *(source for _, source in self.binds)]
+
+    @property
+    def places(self) -> list[tuple[str, list[int]]]:
+        """The overlays with the numbers of their sources."""
+        numbers = iter(range(len(self.sources)))
+        return [(place, [next(numbers) for _ in sources]) for place, sources in self.overlays]
 
 
-def prepare(root: str, packages: list[str], folders: dict[str, str]) -> Ground:
+def prepare(root: str, packages: list[str], folders: dict[str, str], layers: list[str]) -> Ground:
     """Lay out the ground in the mounts of this process: of the folder `root`, or of this machine
     if it is empty; with the `packages`, files and folders to import, and `folders` that are seen,
-    place → folder."""
+    place → folder. `layers` lie over it, the uppermost first."""
     kernel.mount("tmpfs", PLACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=512m")
     for place in (BASE, LOWER, ROOM):
         os.mkdir(place)
-    found = Ground([("/", os.path.realpath(root))], []) if root else _lay_own(packages)
+    found = Ground([("/", [os.path.realpath(root)])], []) if root else _lay_own(packages)
+    for place, sources in found.overlays:
+        above = [os.path.realpath(each) + place.rstrip("/") for each in layers]
+        sources[:0] = [each for each in above if os.path.isdir(each)]
     for place, folder in folders.items():
         found.binds.append((os.path.normpath(place), os.path.realpath(folder)))
     for number, source in enumerate(found.sources):
@@ -80,7 +91,7 @@ def prepare(root: str, packages: list[str], folders: dict[str, str]) -> Ground:
 
 
 def _lay_own(packages: list[str]) -> Ground:
-    overlays, binds = [("/", BASE), ("/usr", "/usr")], []
+    overlays = [("/", [BASE]), ("/usr", ["/usr"])]
     for name in FOLDERS:
         os.makedirs(f"{BASE}/{name}", exist_ok=True)
     for name in LINKED:
@@ -88,22 +99,24 @@ def _lay_own(packages: list[str]) -> Ground:
             os.symlink(os.readlink(f"/{name}"), f"{BASE}/{name}")
         elif os.path.isdir(f"/{name}"):
             os.mkdir(f"{BASE}/{name}")
-            overlays.append((f"/{name}", f"/{name}"))
+            overlays.append((f"/{name}", [f"/{name}"]))
     for name in COPIED.split():
         _copy(f"/etc/{name}", f"{BASE}/etc/{name}")
     for name, text in WRITTEN.items():
         with open(f"{BASE}/etc/{name}", "w") as file:
             file.write(text)
-    os.chmod(f"{BASE}/root", 0o700)
+    os.chmod(f"{BASE}/root", 0o711)  # the interpreter may be in there
     prefix = os.path.realpath(sys.base_prefix)
     if not prefix.startswith("/usr"):  # at its own place, where it finds its libraries
         os.makedirs(BASE + prefix)
-        binds.append((prefix, prefix))
+        overlays.append((prefix, [prefix]))
         program = f"{prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
         for name in ("python", "python3", os.path.basename(program)):
             os.symlink(program, f"{BASE}/opt/bin/{name}")
+        for name in ("pip", "pip3"):
+            _write_program(name, "exec python3 -m pip")
     _copy_packages(packages)
-    return Ground(overlays, binds)
+    return Ground(overlays, [])
 
 
 def _copy_packages(packages: list[str]) -> None:
@@ -111,9 +124,13 @@ def _copy_packages(packages: list[str]) -> None:
     for each in packages:
         _copy(each, f"{BASE}{OPT_PACKAGES}/{os.path.basename(each)}")
     if os.path.isdir(f"{BASE}{OPT_PACKAGES}/pytest"):
-        with open(f"{BASE}/opt/bin/pytest", "w") as file:
-            file.write('#!/bin/sh\nexec python3 -m pytest "$@"\n')
-        os.chmod(f"{BASE}/opt/bin/pytest", 0o755)
+        _write_program("pytest", "exec python3 -m pytest")
+
+
+def _write_program(name: str, command: str) -> None:
+    with open(f"{BASE}/opt/bin/{name}", "w") as file:
+        file.write(f'#!/bin/sh\n{command} "$@"\n')
+    os.chmod(f"{BASE}/opt/bin/{name}", 0o755)
 
 
 def _copy(source: str, target: str) -> None:

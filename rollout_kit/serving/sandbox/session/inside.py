@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from .. import kernel, seccomp
-from . import files, patch
+from . import changes, files, patch
 from .layers import ROOT, Layers
 
 CONTROL, BIRTHS, OLDER = 3, 4, 5
@@ -244,12 +244,13 @@ class FirstProcess:
         """Become the command. What prevents it is written where the command's errors go."""
         _place(given)
         try:
+            environment = _change_user(request)
             os.chdir(request["cwd"])
             for shell in ("/bin/bash", "/bin/sh"):
                 with suppress(FileNotFoundError):
-                    os.execve(shell, [shell, "-c", request["command"]], request["env"])
+                    os.execve(shell, [shell, "-c", request["command"]], environment)
             os.write(2, b"the root file system has neither /bin/bash nor /bin/sh\n")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             os.write(2, f"the command could not be started: {error}\n".encode())
         return 127
 
@@ -262,10 +263,16 @@ class FirstProcess:
         os.closerange(5, 1 << 16)
         with open(3, "wb") as out:
             try:
+                is_packing = request["function"] == "changes"
+                found = changes.find(self._layers.list_changes()) if is_packing else None
                 self._confine()
+                _change_user(request)
                 with suppress(OSError):
                     os.chdir(request["cwd"])
-                files.CALLS[request["function"]](request, 4, out)
+                if found is not None:
+                    changes.pack(found, changes.Rules(*request["rules"]), 4, out)
+                else:
+                    files.CALLS[request["function"]](request, 4, out)
             except (OSError, ValueError, RecursionError, MemoryError) as error:
                 out.write(json.dumps({"error": str(error) or repr(error)}).encode() + b"\n")
         return 0
@@ -382,11 +389,23 @@ def _place(given: list[int]) -> None:
     os.closerange(3, 1 << 16)
 
 
+def _change_user(request: dict[str, Any]) -> dict[str, str]:
+    """Become the user of a request, for good; its environment."""
+    user, environment = str(request.get("user") or ""), request.get("env", {})
+    if user in ("", "0", "root"):
+        return environment
+    number, group, home = files.find_user(user)
+    os.setgroups([group])
+    os.setresgid(group, group, group)
+    os.setresuid(number, number, number)
+    return {**environment, "HOME": home, "USER": user} if home else environment
+
+
 def _do_nothing(*_: Any) -> None:
     """The wake-up descriptor says which signal came."""
 
 
-def run(number: int, request: dict[str, Any], overlays: list[str], binds: list[str]) -> NoReturn:
+def run(number: int, request: dict[str, Any], overlays: Any, binds: list[str]) -> NoReturn:
     """Be the first process of a session, whose descriptors are in place."""
     try:
         gc.disable()

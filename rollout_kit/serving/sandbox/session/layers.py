@@ -27,11 +27,14 @@ OLD = "/.old"
 class Layers:
     """The overlays; `generation` is the number of the upper folders that are in use."""
 
-    def __init__(self, disk_mb: int, overlays: Sequence[str], binds: Sequence[str]) -> None:
-        self._overlays, self._binds = overlays, binds
+    def __init__(
+        self, disk_mb: int, overlays: Sequence[tuple[str, list[int]]], binds: Sequence[str]
+    ) -> None:
+        self._overlays, self._binds = [place for place, _ in overlays], binds
         self.generation = 0
-        _enter(disk_mb, len(overlays) + len(binds))
-        self._lower = [[f"{LOWER}/{number}"] for number in range(len(overlays))]
+        self._num_below = sum(len(numbers) for _, numbers in overlays)
+        _enter(disk_mb, self._num_below + len(binds))
+        self._lower = [[f"{LOWER}/{number}" for number in numbers] for _, numbers in overlays]
         self.start = self._lower
         self._snapshots: dict[str, list[list[str]]] = {}
         self._mount()
@@ -122,7 +125,7 @@ class Layers:
         os.mkdir("/shm")
         os.chmod("/shm", 0o1777)
         kernel.mount("/shm", f"{ROOT}/dev/shm", flags=kernel.MS_BIND)
-        for number, place in enumerate(self._binds, len(self._overlays)):
+        for number, place in enumerate(self._binds, self._num_below):
             os.makedirs(ROOT + place, exist_ok=True)
             kernel.mount(f"{LOWER}/{number}", ROOT + place, flags=recursive)
 

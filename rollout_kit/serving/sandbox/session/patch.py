@@ -25,7 +25,7 @@ def write_patch(
     """Write the patch of what lies at or below `only`, at most `most` bytes and one line."""
     left = most
     for path in sorted(set(_find_changed(changed))):
-        if not _is_below(path, only) or (only == "/" and _is_left_out(path)):
+        if not is_below(path, only) or (only == "/" and _is_left_out(path)):
             continue
         text = "".join(_show(path)).encode(errors="surrogateescape")
         if len(text) > left:
@@ -35,12 +35,12 @@ def write_patch(
         out.write(text)
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_left_out(path: str) -> bool:
-    return "/__pycache__/" in path or any(_is_below(path, each) for each in LEFT_OUT)
+    return "/__pycache__/" in path or any(is_below(path, each) for each in LEFT_OUT)
 
 
 def _find_changed(changed: Sequence[tuple[str, list[str]]]) -> Iterator[str]:
@@ -49,23 +49,23 @@ def _find_changed(changed: Sequence[tuple[str, list[str]]]) -> Iterator[str]:
         for layer in layers:
             for folder, folders, names in os.walk(layer):
                 inside = os.path.normpath(place.rstrip("/") + "/" + folder[len(layer) + 1 :])
-                if folder != layer and _is_opaque(folder):
-                    yield from _walk(START + inside)
+                if folder != layer and is_opaque(folder):
+                    yield from walk_start(START + inside)
                 links = [name for name in folders if os.path.islink(f"{folder}/{name}")]
                 for name in (*names, *links):
                     path = os.path.join(inside, name)
                     yield path
                     if os.path.isdir(START + path) and not os.path.islink(START + path):
-                        yield from _walk(START + path)
+                        yield from walk_start(START + path)
 
 
-def _walk(top: str) -> Iterator[str]:
+def walk_start(top: str) -> Iterator[str]:
     for folder, folders, names in os.walk(top):
         links = [name for name in folders if os.path.islink(f"{folder}/{name}")]
         yield from (f"{folder}/{name}"[len(START) :] for name in (*names, *links))
 
 
-def _is_opaque(folder: str) -> bool:
+def is_opaque(folder: str) -> bool:
     try:
         return OPAQUE in os.listxattr(folder, follow_symlinks=False)
     except OSError:

@@ -52,11 +52,11 @@ class Watched:
 
 
 class Warden:
-    def __init__(self, root: str, packages: list[str], folders: dict[str, str]) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         self._memory = Memory(is_apart=True)
         self._has_ranges = _enter()
-        self._ground = ground.prepare(root, packages, folders)
+        self._ground = ground.prepare(**given)
         self._births, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._births.setblocking(False)
         self._sessions: dict[int, Watched] = {}
@@ -169,8 +169,8 @@ class Warden:
         for place in range(len(given)):
             os.dup2(200 + place, inside.CONTROL + place, inheritable=False)
         os.closerange(inside.CONTROL + len(given), 1 << 16)
-        overlays = [place for place, _ in self._ground.overlays]
-        inside.run(number, request, overlays, [place for place, _ in self._ground.binds])
+        binds = [place for place, _ in self._ground.binds]
+        inside.run(number, request, self._ground.places, binds)
 
     def _hear(self) -> None:
         """Take what sessions say of themselves."""
@@ -288,12 +288,9 @@ def _parent_name(pid: str) -> bytes:
         return file.read().strip()
 
 
-def main(parent: str, root: str, num_packages: str, *words: str) -> None:
-    """Serve until the socket ends. `parent`: the id of the process to die with. `root`: the folder
-    that sessions start from, or nothing. `words`: files and folders that they can import, then
-    places and the folders that they see there."""
-    packages, pairs = words[: int(num_packages)], words[int(num_packages) :]
-    folders = dict(zip(pairs[::2], pairs[1::2], strict=True))
+def main(parent: str, given: str) -> None:
+    """Serve until the socket ends. `parent`: the id of the process to die with. `given`: the
+    arguments of `ground.prepare` as JSON."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)
@@ -307,7 +304,7 @@ def main(parent: str, root: str, num_packages: str, *words: str) -> None:
     kernel.prctl(PR_SET_NAME, _address(NAME))
     try:
         leftovers = end_leftovers()
-        warden = Warden(root, list(packages), folders)
+        warden = Warden(json.loads(given))
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
