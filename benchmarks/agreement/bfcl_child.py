@@ -1,7 +1,7 @@
 """Runs in an environment of bfcl-eval: what its evaluator says of answers.
 
-Reads `{mode: [{id, category, result}, …]}` and writes `{mode: [bool or the error, …]}`. Clients of hosted models
-that are not installed are replaced: only the functions that judge are called.
+Reads `{mode: [{id, category, result}, …]}` and writes `{mode: [bool or the error, …]}`. Clients of
+hosted models that are not installed are replaced: only the functions that judge are called.
 """
 
 import json

@@ -103,6 +103,11 @@ class BfclTask(RunRequest):
         names |= {"initial_config", "long_context", "ground_truth"}
         return {**self.model_dump(include=names), "num_turns": len(self.turns) + 1}
 
+    def list_parts(self) -> list[str]:
+        """The parts of the score that it counts for."""
+        is_live = self.category.startswith("live_") and self.kind == "single_turn"
+        return [self.category, *(["live"] if is_live else [])]
+
     def find_message(self, turn: int) -> str:
         """What the user says in a turn after the first."""
         said = "\n".join(str(each["content"]) for each in self.turns[turn - 1])
@@ -194,7 +199,7 @@ class Bfcl(ResourcesServer):
             reward=reward,
             problem=problem or None,
             has_calls=float(has_calls),
-            **{f"accuracy/{body.category}": reward},
+            **{f"accuracy/{name}": reward for name in body.list_parts()},
         )
 
 
@@ -230,7 +235,7 @@ def _read_step(items: list[JsonObject], mode: str) -> Any:
     if mode == "prompt":
         return assistant_text(items)
     return [
-        {"name": str(call.get("name")), "arguments": call.get("arguments") or "{}"}
+        {"name": str(call.get("name")), "arguments": call.get("arguments") or ""}
         for call in function_calls(items)
     ]
 

@@ -11,8 +11,8 @@ from ....types import JsonObject
 NEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "…"}]}
 """What stands between two steps of a conversation."""
 
-ENDS = {"float": "f", "long": "L", "Bigint": "n"}
-"""Type → the end of its numbers in Java and JavaScript."""
+ENDS = {"java": {"float": "f", "long": "L"}, "javascript": {"Bigint": "n"}}
+"""Language → type → the end of its numbers."""
 
 
 def choose_calls(row: JsonObject) -> list[JsonObject]:
@@ -56,9 +56,9 @@ def write_literal(value: Any, kind: str, inner: str | None, language: str) -> st
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return f"{value}{ENDS.get(kind, '')}"
+        return f"{value}{ENDS[language].get(kind, '')}"
     if isinstance(value, list):
-        quoted = kind == "ArrayList" or language == "javascript"
+        quoted = (kind == "ArrayList" and inner == "String") or language == "javascript"
         parts = [_write_part(each, inner or "any", language, quoted) for each in value]
         if language == "javascript":
             return f"[{', '.join(parts)}]"
@@ -118,7 +118,7 @@ def write_calls(calls: Sequence[JsonObject], language: str = "python") -> str:
     for call in calls:
         for name, arguments in call.items():
             pairs = [
-                f"{key}={repr(value) if language == 'python' else _write_argument(value)}"
+                f"{key}={repr(value) if language == 'python' else _write_argument(str(value))}"
                 for key, value in arguments.items()
             ]
             found.append(f"{name}({', '.join(pairs)})")
