@@ -42,7 +42,7 @@ EXPLAINED = {
     "code in an argument": "it executes an argument that is an expression",
     "call in a text": "it replaces what looks like a call inside of a text",
     "builtin": "it calls functions of Python that a task does not have",
-    "foreign syntax": "it reads calls of Java and JavaScript in a text by a grammar, and we by their"
+    "foreign syntax": "it reads Java and JavaScript in a text by a grammar, and we by their"
     " brackets and commas",
 }
 """Kind of a difference → what is the reason."""
