@@ -20,9 +20,10 @@ FIELDS = {"responses_create_params": {"input": [{"role": "user", "content": "?"}
 
 
 async def verify(
-    name: str, asked: Iterable[tuple[JsonObject, str]], **settings: Any
+    name: str, asked: Iterable[tuple[JsonObject, str | list[JsonObject]]], **settings: Any
 ) -> list[JsonObject | RolloutError]:
-    """The verdict on each row and answer, in their order, or the error that left none.
+    """The verdict on each row and answer, in their order, or the error that left none. An answer is
+    a text, or the items of a response.
 
     `settings` are keys of the server; without any it is the server that `ng_test` examines.
     """
@@ -31,9 +32,12 @@ async def verify(
     factory = making(server, **settings) if settings else make_trusting(server)
     async with mount({**make_judges(server), name: factory}) as peers:
 
-        async def one(fields: JsonObject, answer: str) -> JsonObject | RolloutError:
+        async def one(
+            fields: JsonObject, answer: str | list[JsonObject]
+        ) -> JsonObject | RolloutError:
             row = {**FIELDS, **fields}
-            response = make_response("m", [message_item(answer)] if answer else [], None)
+            items = [message_item(answer)] if isinstance(answer, str) and answer else answer or []
+            response = make_response("m", items, None)
             async with places:
                 try:
                     with entered(Session()):

@@ -77,6 +77,8 @@ class GymnasiumAgent(Agent):
             body = {"responses_create_params": params, "response": shown}
             step, move = await self._play(turns, "/step", body), []
             output = output + _items(step)
+            if (tools := (step.get("info") or {}).get("tools")) is not None:
+                request = {**request, "tools": tools}
             if step.get("terminated") or step.get("truncated"):
                 finish_reason = "terminated" if step.get("terminated") else "truncated"
                 break

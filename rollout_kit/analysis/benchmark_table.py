@@ -19,6 +19,8 @@ ABOUT = (
     " result."
 )
 
+NO_OVERALL = "Benchmarks with sections have no overall score."
+
 HEAD = (
     *("benchmark", "model", "metric", "score", "rows × repeats", "cut off", "no answer", "missing"),
     *("sampling", "tokens", "dollars"),
@@ -52,11 +54,29 @@ class BenchmarkScore(NamedTuple):
 
     @property
     def score(self) -> str:
-        """The value with its interval; `–` if it is not known."""
+        """The value with its interval, or those of its sections; `–` if it is not known."""
+        if "sections" in self.found:
+            return ", ".join(f"{each.section} {each.score}" for each in self.split())
         if (value := self.found.get("value")) is None:
             return "–"
         between = self.found.get("interval")
         return f"{value:.3f}" + (f" [{between[0]:.3f}, {between[1]:.3f}]" if between else "")
+
+    @property
+    def section(self) -> str:
+        return self.name.partition(": ")[2]
+
+    def split(self) -> "list[BenchmarkScore]":
+        """Its sections as scores of their own; itself if it has none."""
+        if "sections" not in self.found:
+            return [self]
+        own = {name: value for name, value in self.found.items() if name != "sections"}
+        return [
+            self._replace(
+                found={**own, "name": f"{self.name}: {name}", "metric": "avg", "value": value}
+            )
+            for name, value in self.found["sections"].items()
+        ]
 
     @property
     def size(self) -> str:
@@ -68,6 +88,7 @@ class BenchmarkScore(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """Score, rows and shares, for people."""
         metric = f"{self.found['metric']} {self.score}" if self.found.get("metric") else "–"
+        metric = self.score if "sections" in self.found else metric
         return metric, self.size, *map(_percent, (self.cut_off, self.no_answer, self.missing))
 
 
@@ -99,7 +120,11 @@ def score_in(metrics: Mapping[str, Any]) -> BenchmarkScore | None:
 
 
 def tabulate_scores(scored: Sequence[BenchmarkScore]) -> Table:
-    """One row a benchmark, one column a model."""
+    """One row a benchmark or section, one column a model."""
+    about = ABOUT.partition(".")[0] + "."
+    if any("sections" in each.found for each in scored):
+        about += f" {NO_OVERALL}"
+    scored = [part for each in scored for part in each.split()]
     models = list(dict.fromkeys(each.model for each in scored))
     names = list(dict.fromkeys(each.name for each in scored))
     by_place = {(each.name, each.model): each for each in scored}
@@ -111,7 +136,7 @@ def tabulate_scores(scored: Sequence[BenchmarkScore]) -> Table:
         values = [each.found.get("value") if each else None for each in cells]
         numbers.append([name, metrics[name], *values])
     head = ["benchmark", "metric", *models]
-    return Table(head, rows, ABOUT.partition(".")[0] + ".", (head, numbers))
+    return Table(head, rows, about, (head, numbers))
 
 
 def tabulate_runs(scored: Sequence[BenchmarkScore]) -> Table:

@@ -121,7 +121,8 @@ class Asked:
                 raise ConfigError(f"{key} and {KEY} were both given: a benchmark brings its rows")
         tree = merged.tree
         models = [name for name, one in tree.items() if isinstance(one, dict) and MODELS in one]
-        agent: Any = tree.get(self.own.name + AGENT, {}).get(AGENTS, {}).get("simple_agent", {})
+        agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
+        agent: Any = agents.get(next(iter(self.own.agent)), {})
         if POLICY not in models and len(models) == 1 and "model_server" in agent:
             agent["model_server"]["name"] = models[0]
 

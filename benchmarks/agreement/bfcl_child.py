@@ -1,0 +1,95 @@
+"""Runs in an environment of bfcl-eval: what its evaluator says of answers.
+
+Reads `{mode: [{id, category, result}, …]}` and writes `{mode: [bool or the error, …]}`. Clients of
+hosted models that are not installed are replaced: only the functions that judge are called.
+"""
+
+import json
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+MISSING = ("qwen_agent", "sentence_transformers", "faiss")
+
+MODELS = {"fc": "gpt-4o-2024-11-20-FC", "prompt": "gpt-4o-2024-11-20"}
+
+
+class Replacing:
+    """Finds packages that are not installed as objects that take any call."""
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
+
+    def create_module(self, spec):
+        module = MagicMock()
+        module.__path__, module.__spec__ = [], spec
+        return module
+
+    def exec_module(self, module):
+        """There is no code."""
+
+
+def main(source, target):
+    sys.meta_path.insert(0, Replacing())
+    os.environ["OPENAI_API_KEY"] = "none"
+    runner = import_module("bfcl_eval.eval_checker.eval_runner")
+    with open(source) as stream:
+        given = json.load(stream)
+    found = {mode: Judge(runner, mode).judge_all(answers) for mode, answers in given.items()}
+    with open(target, "w") as stream:
+        json.dump(found, stream)
+
+
+class Judge:
+    def __init__(self, runner, mode):
+        self.runner, self.model = runner, MODELS[mode]
+        self.handler = runner.get_handler(self.model)
+        self.entries = {}
+
+    def judge_all(self, answers):
+        for category in {each["category"] for each in answers}:
+            prompts = self.runner.load_dataset_entry(
+                category, include_prereq=False, include_language_specific_hint=False
+            )
+            has_truth = not self.runner.is_relevance_or_irrelevance(category)
+            truths = self.runner.load_ground_truth_entry(category) if has_truth else prompts
+            for prompt, truth in zip(prompts, truths, strict=True):
+                self.entries[prompt["id"]] = prompt, truth.get("ground_truth")
+        # the programs of a task are kept by its name, so each answer has another name
+        return [self.judge(answer, f"{self.model}-{n}") for n, answer in enumerate(answers)]
+
+    def judge(self, answer, name):
+        prompt, truth = self.entries[answer["id"]]
+        category, result, runner = answer["category"], answer["result"], self.runner
+        try:
+            if runner.is_multi_turn(category):
+                found = runner._evaluate_single_multi_turn_entry(
+                    self.handler, answer["id"], result, truth, dict(prompt), name, category
+                )
+            elif runner.is_relevance_or_irrelevance(category):
+                found = runner._evaluate_single_relevance_entry(
+                    self.handler, answer["id"], result, prompt, self.model, category
+                )
+            else:
+                language = next(
+                    (each for each in ("JAVASCRIPT", "JAVA") if each.lower() in category), "PYTHON"
+                )
+                found = runner._evaluate_single_ast_entry(
+                    self.handler,
+                    answer["id"],
+                    result,
+                    truth,
+                    prompt,
+                    self.model,
+                    category,
+                    language=runner.Language[language],
+                    return_format=runner.ReturnFormat[language],
+                )
+        except Exception as error:  # it ends the whole evaluation there
+            return f"{type(error).__name__}: {error}"
+        return found["valid"]
+
+
+main(*sys.argv[1:])
