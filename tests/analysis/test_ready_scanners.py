@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agentic import agentic_line, plain_turns, say, use
 
-from rollout_kit.analysis.scan.ready import find_all
+from rollout_kit.analysis.scan.ready import Scanned, find_all
 
 Turns = list[list[dict[str, Any]]]
 Plant = Callable[[Turns, random.Random], None]
@@ -166,7 +166,7 @@ def counted() -> Counter[tuple[str, str]]:
     """(scanner, "hit", "missed" or "wrong") → rollouts."""
     found: Counter[tuple[str, str]] = Counter()
     for fault, line in built():
-        names = {each.scanner for each in find_all(line)}
+        names = {each.scanner for each in find_all(Scanned(line))}
         for scanner in FAULTS:
             if scanner == fault:
                 found[scanner, "hit" if scanner in names else "missed"] += 1

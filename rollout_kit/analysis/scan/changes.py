@@ -91,6 +91,8 @@ def _in_command(text: str) -> Iterator[FileChange]:
 
 def _split(part: str) -> list[str]:
     """The words of a command, without their quotes if these are in pairs."""
+    if not {*"'\"\\"}.intersection(part):
+        return part.split()
     try:
         return shlex.split(part)
     except ValueError:

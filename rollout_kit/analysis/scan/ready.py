@@ -8,13 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...responses import as_object, content_texts
 from ...store.notes.scans import TurnFinding
 from ...store.steps import ToolUse, TurnStep, first_argument, read_steps, shorten
 from ..health.evidence import CUT_OFF
 from .changes import MAX_LOOKED, FileChange, find_changes, is_test
+
+
+class NamedChange(NamedTuple):
+    """A file that a call changes; `is_named`: something before the call names it."""
+
+    step: TurnStep
+    tool: ToolUse
+    change: FileChange
+    is_named: bool
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,11 @@ class Scanned:
     def steps(self) -> list[TurnStep]:
         """Its turns."""
         return read_steps(self.line)
+
+    @cached_property
+    def changes(self) -> list[NamedChange]:
+        """What its calls change."""
+        return list(_list_changes(self))
 
     def uses(self) -> Iterator[tuple[TurnStep, ToolUse]]:
         """Each call of a tool with its step."""
@@ -81,9 +95,8 @@ ANSWERS = (
 )
 
 
-def find_all(line: Mapping[str, Any]) -> list[TurnFinding]:
+def find_all(scanned: Scanned) -> list[TurnFinding]:
     """What all ready scanners find, in the order of the turns."""
-    scanned = Scanned(line)
     found = chain.from_iterable(scanner(scanned) for scanner in SCANNERS.values())
     return sorted(found, key=lambda each: each.turn or len(scanned.steps) + 1)
 
@@ -162,7 +175,7 @@ def find_cut(scanned: Scanned) -> Iterator[TurnFinding]:
 
 def find_edited_tests(scanned: Scanned) -> Iterator[TurnFinding]:
     """A call that changes a file of tests. Making a new one is no change."""
-    for step, tool, change, is_named in _list_changes(scanned):
+    for step, tool, change, is_named in scanned.changes:
         if is_test(change.path) and (is_named or not change.is_new):
             text = f"{tool.name} changes {shorten(change.path, 100)}"
             yield TurnFinding("tests_edited", step.number, text)
@@ -170,19 +183,18 @@ def find_edited_tests(scanned: Scanned) -> Iterator[TurnFinding]:
 
 def find_unseen(scanned: Scanned) -> Iterator[TurnFinding]:
     """A file is changed that neither the task nor any output has named before, and that exists."""
-    for step, tool, change, is_named in _list_changes(scanned):
+    for step, tool, change, is_named in scanned.changes:
         if not (is_named or change.is_new):
             text = f"{tool.name} changes {shorten(change.path, 100)}, which nothing named before"
             yield TurnFinding("unseen_file", step.number, text)
 
 
-def _list_changes(scanned: Scanned) -> Iterator[tuple[TurnStep, ToolUse, FileChange, bool]]:
-    """The changed files of each call, and whether anything before it names the file."""
+def _list_changes(scanned: Scanned) -> Iterator[NamedChange]:
     texts = [_text_of_input(as_object(scanned.line.get("responses_create_params")))]
     for step, tool in scanned.uses():
         for change in dict.fromkeys(find_changes(tool)):
             name = change.path.rstrip("/").rsplit("/", 1)[-1]
-            yield step, tool, change, any(name in text for text in texts)
+            yield NamedChange(step, tool, change, any(name in text for text in texts))
         texts += [tool.arguments[:MAX_LOOKED], (tool.output or "")[:MAX_LOOKED]]
 
 

@@ -8,7 +8,7 @@ from ...responses import as_object
 from ...store.notes.scans import TurnFinding
 from ...store.steps import TurnStep, first_argument, read_steps, shorten
 from ...types import JsonObject
-from ..scan.ready import SCANNERS, find_all
+from ..scan.ready import SCANNERS, Scanned, find_all
 
 MAX_HITS = 2000
 """Places of a search that are listed; all are counted."""
@@ -23,9 +23,10 @@ MAX_FINDINGS = 2000
 def describe_steps(line: Mapping[str, Any], scans: Iterable[TurnFinding] = ()) -> JsonObject:
     """`steps` are the heads of the turns, `findings` what is conspicuous in them: what the ready
     scanners find, and what others have found in earlier `scans`."""
-    findings = [*(each for each in scans if each.scanner not in SCANNERS), *find_all(line)]
+    scanned = Scanned(line)
+    findings = [*(each for each in scans if each.scanner not in SCANNERS), *find_all(scanned)]
     return {
-        "steps": [_describe(step) for step in read_steps(line)],
+        "steps": [_describe(step) for step in scanned.steps],
         "findings": [each._asdict() for each in findings[:MAX_FINDINGS]],
         "num_findings": len(findings),
     }

@@ -40,7 +40,7 @@ class Reader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._recent = RecentLines()
+        self._recent, self._described = RecentLines(), RecentLines()
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
         """The line of a row and where it stands. The middle of long texts is left out, and so are
@@ -56,6 +56,11 @@ class Reader:
         shown = {**line, "response": {**line["response"], "output": []}} if is_long else line
         unfinished = None if has_response else describe_unfinished(output, key, line)
         known = {"response": {"output": unfinished["turns"]}} if unfinished else line
+        described = (
+            self._describe_long(row_id, line)
+            if is_long
+            else describe_steps(known, output.scans.findings(key))
+        )
         return {
             "id": row_id,
             "file": output.name,
@@ -67,11 +72,21 @@ class Reader:
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": size,
             "has_items": not is_long,
-            **describe_steps(known, output.scans.findings(key)),
+            **described,
             "line": cuts.cut(shown),
             "cuts": cuts.found,
             "failures": self._failures_of(number, row),
         }
+
+    def _describe_long(self, row_id: int, line: JsonObject) -> JsonObject:
+        """What `describe_steps` says of a line, kept as that of a long one takes seconds."""
+        number, part, row = self._dataset.locate(row_id)
+        output = self._dataset.output_of(number)
+        which = (*self._place(row_id), output.labels_version)
+        if (held := self._described.get(which)) is None:
+            held = describe_steps(line, output.scans.findings(part.index.key(row)))
+            self._described.keep(which, held)
+        return held
 
     def items(self, row_id: int, begin: int, end: int) -> JsonObject:
         """Items of the output of a long line, and where their texts are cut."""
@@ -104,13 +119,17 @@ class Reader:
         return output if isinstance(output, list) else []
 
     def _line(self, row_id: int) -> JsonObject:
+        if (held := self._recent.get(place := self._place(row_id))) is None:
+            _, part, row = self._dataset.locate(row_id)
+            held = _read_for_people(part.index.line(row))
+            self._recent.keep(place, held)
+        return held
+
+    def _place(self, row_id: int) -> tuple[Any, ...]:
+        """What names a line as it stands."""
         _, part, row = self._dataset.locate(row_id)
         columns = part.index.columns
-        key = (str(part.index.path), columns.offsets[row], columns.checks[row])
-        if (held := self._recent.get(key)) is None:
-            held = _read_for_people(part.index.line(row))
-            self._recent.keep(key, held)
-        return held
+        return str(part.index.path), columns.offsets[row], columns.checks[row]
 
     def preview(self, part: Part, row: int) -> str | None:
         """The end of the answer, where the result stands; None for a line that is long or was
