@@ -32,7 +32,7 @@ from .lines import (
 )
 from .manifest import note_doubts, read_doubts
 from .scan import Contents, scan
-from .scope import name_of
+from .scope import repeat_command
 from .turns import TurnFile
 
 
@@ -309,8 +309,7 @@ class Journal:
 
     def _write_failure(self, failure: Failure) -> None:
         key = failure.key
-        only = f"only={name_of(key)}"
-        repro = f"{self._command_line} +{only}" if self._command_line else only
+        repro = repeat_command(self._command_line, key)
         self._write(self._files[self.paths.failures], build_failure_line(failure, repro))
 
     def _write(self, file: HeldFile, line: JsonObject | bytes) -> bytes:

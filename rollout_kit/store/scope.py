@@ -94,3 +94,9 @@ def is_named(key: Key, only: tuple[str, int] | None) -> bool:
 def name_of(key: Key) -> str:
     """What `only` names the rollout by: `task_id:rollout_index`, or `task_id:arm:rollout_index`."""
     return ":".join(filter(None, (key.task_id, arm_of_key(key), str(key.rollout_index))))
+
+
+def repeat_command(command: str, key: Key) -> str:
+    """The command that makes a rollout again; its last word alone if no command is known."""
+    only = f"only={name_of(key)}"
+    return f"{command} +{only}" if command else only

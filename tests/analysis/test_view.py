@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,7 +13,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agentic import agentic_line, say, use
 from command import as_function
+from endpoint import endpoint, says
 from exported import line, tool_line, write_scored
 from hypothesis import given
 from hypothesis import strategies as st
@@ -735,3 +738,39 @@ def test_tasks_are_compared_across_agents_unless_a_file_has_several(
     assert sorted(each["task_id"] for each in found["flips"]) == [
         f"{task:016x}" for task in (1, 2)[-both:]
     ]
+
+
+def test_the_request_of_a_turn_and_the_command_can_be_copied(tmp_path: Path) -> None:
+    turns = [use("bash", "ok", at, command=f"echo 'it\\''s {at}'") for at in range(3)]
+    made = agentic_line(0, turns)
+    made["rollout"]["model"] = "m"
+    path = write_jsonl(tmp_path / "r.jsonl", [made])
+    (tmp_path / "r.d").mkdir()
+    (tmp_path / "r.d/run.json").write_text(json.dumps({"command": "ng_collect_rollouts +x=1"}))
+    viewer = Viewer(Dataset([str(path)], is_kept=False), "")
+    viewer.update()
+    assert viewer.reader.rollout(0)["repro"] == f"ng_collect_rollouts +x=1 +only={0:016x}:0"
+    curl = viewer.reader.request(0, 2)["curl"]
+    body = json.loads(curl.partition("<<'JSON'\n")[2].removesuffix("\nJSON\n"))
+    assert body["model"] == "m"
+    assert [item.get("type", "message") for item in body["input"]] == [
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+    with pytest.raises(ConfigError, match="3 turns"):
+        viewer.reader.request(0, 4)
+
+
+def test_the_copied_request_is_one_that_a_shell_sends(tmp_path: Path) -> None:
+    turns = [use("bash", "$(touch no) `no` \n'JSON'", 0, command="x"), [say("Done.")]]
+    path = write_jsonl(tmp_path / "r.jsonl", [agentic_line(0, turns)])
+    viewer = Viewer(Dataset([str(path)], is_kept=False), "")
+    viewer.update()
+    curl = viewer.reader.request(0, 2)["curl"]
+    with endpoint(says(lambda body: "ok")) as model:
+        environment = {**os.environ, "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "k"}
+        subprocess.run(["bash", "-c", curl], check=True, cwd=tmp_path, env=environment)
+    (request,) = model.requests
+    assert request[2]["input"][2]["output"] == "$(touch no) `no` \n'JSON'"
+    assert not (tmp_path / "no").exists()

@@ -194,6 +194,9 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/items": lambda request: reader.items(
             _number(request, "id"), _number(request, "begin", 0), _number(request, "end", 0)
         ),
+        "/api/request": lambda request: reader.request(
+            _number(request, "id"), _number(request, "turn")
+        ),
         "/api/text": lambda request: reader.text(
             _number(request, "id"),
             _text(request, "path"),

@@ -4,17 +4,20 @@ from typing import Any
 
 import orjson
 
-from ...errors import ConfigError
-from ...reading import parse_line
-from ...responses import has_provider_data, without_provider_data
+from ...errors import ConfigError, number_of
+from ...reading import parse_line, read_object
+from ...responses import as_object, has_provider_data, input_items, without_provider_data
 from ...store.filters.masks import rows_of_task, status_of
 from ...store.index import LineChanged
 from ...store.lines import rollout_of
 from ...store.notes.labels import Labelled
-from ...types import JsonObject
+from ...store.scope import repeat_command
+from ...store.steps import read_steps
+from ...trajectory import without_tokens
+from ...types import JsonObject, Key
 from ..export.conversation import digest, said_by
 from .cuts import Cuts
-from .dataset import ROW_BITS, Dataset, Part
+from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import RecentLines, describe_steps, find_inside
 from .unfinished import describe_unfinished
 
@@ -30,6 +33,14 @@ MAX_SLICE = 1 << 20
 MAX_PREVIEW, MAX_PREVIEWED = 160, 1 << 20
 """Characters of the end of an answer in the table, and the bytes of the longest line read for
 it."""
+
+CURL = """\
+curl "$OPENAI_BASE_URL/responses" \\
+  -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \\
+  --data-binary @- <<'JSON'
+{body}
+JSON
+"""
 
 MAX_MEMBERS = 256
 """Rollouts of a group that are read."""
@@ -71,6 +82,7 @@ class Reader:
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": size,
+            "repro": _find_repro(output, key),
             "has_items": not is_long,
             **described,
             "line": cuts.cut(shown),
@@ -95,6 +107,19 @@ class Reader:
         chosen = range(max(0, begin), min(end, begin + MAX_ITEMS, len(output)))
         items = [cuts.cut(output[at], ("response", "output", at)) for at in chosen]
         return {"begin": begin, "items": items, "cuts": cuts.found}
+
+    def request(self, row_id: int, turn: int) -> JsonObject:
+        """The request that a turn's reply answers, as a command for a shell: what was asked, and
+        what came before the turn."""
+        line = self._line(row_id)
+        steps = read_steps(line)
+        if not 0 < turn <= len(steps):
+            raise ConfigError(f"turn={turn}: the rollout has {number_of(len(steps), 'turn')}")
+        params = as_object(line.get("responses_create_params"))
+        before = [*input_items(params), *self._output(row_id)[: steps[turn - 1].begin]]
+        model = params.get("model") or as_object(line.get("rollout")).get("model")
+        body = without_tokens({**params, "model": model, "input": before})
+        return {"curl": CURL.format(body=orjson.dumps(body).decode())}
 
     def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
         """A part of a text of a line; `path` is a JSON list of names and numbers."""
@@ -236,6 +261,12 @@ class Reader:
             labels.set(what, asked["label"], asked.get("note") or "")
         self._dataset.note_label(number)
         return {"labels": dict(labels.on(what))}
+
+
+def _find_repro(output: StoredOutput, key: Key) -> str:
+    """The command that makes a rollout again; empty if it is not known."""
+    command = read_object(output.paths.manifest).get("command")
+    return repeat_command(command, key) if isinstance(command, str) and command else ""
 
 
 def _read_for_people(raw: bytes) -> Any:

@@ -194,6 +194,7 @@ function Rollout({ rollout, place, scroller }) {
     event.preventDefault();
   });
   const linkTo = (turn) => new URL(addressOf({ ...place, turn: String(turn) }), location.href).href;
+  const curlOf = !isReport && rollout.line.response && (async (turn) => (await get("/api/request", { id: rollout.id, turn })).curl);
   const items = (list) => html`<${Items} items=${list} hidden=${hidden} showTokens=${showTokens} />`;
   return html`<${Reading.Provider} value=${{ found: inside.text, isRaw, isPrinting }}><section>
     <header class="head">
@@ -218,7 +219,7 @@ function Rollout({ rollout, place, scroller }) {
     <div class=${turns.steps.length > 12 ? "answered outlined" : "answered"}>
       ${turns.steps.length > 12 && html`<${Outline} steps=${turns.steps} findings=${ofTurns} current=${turns.current} onGo=${turns.goTo} />`}
       <${TurnList} steps=${turns.steps} scroller=${scroller} isOpen=${turns.isOpen} current=${turns.current} findings=${ofTurns} wanted=${turns.wanted} onToggle=${turns.toggle}
-        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} />`} />
+        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} curlOf=${curlOf} />`} />
     </div>
     ${!turns.steps.length && html`<p class="note">There is no response.${unfinished && " No turn of it is stored."}</p>`}
     <${Fields} line=${line} />
@@ -382,7 +383,10 @@ function Raw({ rollout }) {
       <summary>JSON of the line</summary>
       ${isOpen && html`<${Text} text=${JSON.stringify(rollout.line, null, 2)} />`}
     </details>
-    <p><${Copy} name="copy the line as JSON" text=${() => wholeLine(rollout)} /></p>
+    <p>
+      <${Copy} name="copy the line as JSON" text=${() => wholeLine(rollout)} />
+      ${!isReport && rollout.repro && html`<${Copy} name="copy the command that makes it again" text=${rollout.repro} />`}
+    </p>
     ${!isReport && html`<p><a href=${`/api/raw?id=${rollout.id}`} download>Download the line as it stands in the file</a></p>`}`;
 }
 
