@@ -10,6 +10,7 @@ from .keys import (
     BuildRootConfig,
     ChaosConfig,
     CheckHarborConfig,
+    CheckOverlapConfig,
     CheckRolloutsConfig,
     CheckTokensConfig,
     CollectConfig,
@@ -318,6 +319,14 @@ COMMANDS = {
         (
             "ng_check_rollouts results/rollouts.jsonl",
             "ng_check_rollouts results/rollouts.jsonl +max_unhealthy_fraction=0.05",
+        ),
+    ),
+    "ng_check_overlap": CommandInfo(
+        CheckOverlapConfig,
+        "find rows of benchmarks in rows to train on",
+        (
+            "ng_check_overlap train.jsonl +benchmark=[gsm8k,math_500]",
+            "ng_check_overlap train.jsonl +against=my_test.jsonl +clean_fpath=clean.jsonl",
         ),
     ),
     "ng_scan": CommandInfo(

@@ -578,6 +578,30 @@ class JudgeAgreementConfig(OfInputCommand):
     )
 
 
+class CheckOverlapConfig(ReadingCommand):
+    """ng_check_overlap: find rows of benchmarks in rows to train on."""
+
+    inputs: list[str] = Field(
+        [], description="JSONL files to train on, in any format. Also as plain words."
+    )
+    benchmark: str | list[str] = Field(
+        [], description="Benchmarks, by name or by the path of a definition: [gsm8k,math_500]."
+    )
+    against: str | list[str] = Field(
+        [], description="Files of tasks that must not be trained on, such as a test set of yours."
+    )
+    min_share: float = Field(
+        0.0, ge=0, le=1, description="Share of a row's runs of 13 words from which on it counts."
+    )
+    max_overlap: float | None = Field(
+        None, ge=0, le=1, description="Exit 1 if more than this share of a benchmark was found."
+    )
+    clean_fpath: Path | None = Field(
+        None, description="JSONL file to write: the rows without text of a benchmark."
+    )
+    num_examples: int = Field(3, ge=0, description="Examples that are shown of each benchmark.")
+
+
 class ScanConfig(ReadingCommand):
     """ng_scan: look for what went wrong inside rollouts: loops, edited tests, refusals, yours."""
 

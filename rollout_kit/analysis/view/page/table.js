@@ -54,7 +54,7 @@ function usualColumns(state) {
   const groups = hasGroups(state) ? ["group_reward"] : [];
   const arms = hasArms(state) ? ["arm"] : [];
   const scans = hasScans(state) ? ["scans"] : [];
-  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scores, ...USUAL.slice(4), "labels", ...scans];
+  return [...several, ...USUAL.slice(0, 1), ...groups, ...USUAL.slice(1, 3), ...arms, ...USUAL.slice(3, 4), "answer", ...scans, ...scores, ...USUAL.slice(4), "labels"];
 }
 
 /** The rows of a query, in blocks. A block in sight is asked for once for each version of the files;
