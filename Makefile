@@ -169,9 +169,9 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell
 	rm -rf results/grpo
-	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0)
+	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_weight_folder.py
