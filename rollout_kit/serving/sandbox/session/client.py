@@ -63,8 +63,11 @@ class Sessions:
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
-        shown = [word for pair in (folders or {}).items() for word in pair]
-        self._words = [str(root or ""), str(len(places)), *places, *shown]
+        # the warden starts in another folder
+        shown = {place: os.path.abspath(folder) for place, folder in (folders or {}).items()}
+        words = [word for pair in shown.items() for word in pair]
+        given = os.path.abspath(root) if root else ""
+        self._words = [given, str(len(places)), *places, *words]
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._open: set[ShellSession] = set()
