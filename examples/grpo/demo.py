@@ -1,10 +1,11 @@
 """Train a tiny model on its own rollouts, and draw what it learns.
 
-python examples/grpo/demo.py [--folder results/grpo] [--steps 90] [--seed 0] [--kill]
+python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
-Model server, collector, buffer and trainer are processes of their own; one that ends too early is
-started again and continues. With `--kill` this script itself kills them, and checks at the end that
-no group was lost or trained on twice. Interrupted, the same command continues.
+The lesson is `sums`, or `shell`: the model in the hands of a harness. Model server, collector,
+buffer and trainer are separate processes; one that ends too early is started again and continues.
+With `--kill` this script itself kills them, and checks at the end that no group was lost or trained
+on twice. Interrupted, the same command continues.
 """
 
 import argparse
@@ -19,14 +20,55 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "examples/grpo"
-AGENT = "math_with_verify_simple_agent"
 
-GROUPS, MEMBERS = 32, 8
-"""Groups of a step, and rollouts of a group."""
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned. `groups` are those of a step, of which each has `members`."""
+
+    agent: str
+    config: str
+    tasks: str
+    groups: int
+    members: int
+    steps: int
+    num_tests: int
+    most_tokens: int
+    title: str
+    axis: str
+
+
+LESSONS = {
+    "sums": Lesson(
+        agent="math_with_verify_simple_agent",
+        config="grpo.yaml",
+        tasks="tasks.py",
+        groups=32,
+        members=8,
+        steps=90,
+        num_tests=192,
+        most_tokens=96,
+        title="GRPO on three-digit sums",
+        axis="share of sums that are right",
+    ),
+    "shell": Lesson(
+        agent="chooser",
+        config="shell.yaml",
+        tasks="shell_tasks.py",
+        groups=8,
+        members=16,
+        steps=50,
+        num_tests=96,
+        most_tokens=6,
+        title="GRPO through a harness in a shell: one of eight commands",
+        axis="share of files that are right",
+    ),
+}
 
 KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.8: "collector"}
 """Share of the steps after which a process is killed."""
@@ -76,35 +118,38 @@ class Kept:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--lesson", choices=LESSONS, default="sums")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
-    parser.add_argument("--steps", type=int, default=90)
-    parser.add_argument("--test", type=int, default=192, help="number of tasks to test with")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--test", type=int, help="number of tasks to test with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kill", action="store_true", help="kill every process once")
     args = parser.parse_args()
+    lesson = LESSONS[args.lesson]
+    args.steps, args.test = args.steps or lesson.steps, args.test or lesson.num_tests
     began = time.monotonic()
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    run("tasks.py", str(folder), f"--test={args.test}", f"--seed={args.seed}")
+    run(lesson.tasks, str(folder), f"--test={args.test}", f"--seed={args.seed}")
     head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     with ExitStack() as stack:
-        servers = stack.enter_context(kept("servers", serve(folder, head), folder))
+        servers = stack.enter_context(kept("servers", serve(lesson, folder, head), folder))
         wait_for(head, servers)
-        before = evaluate(folder, head, "before")
+        before = evaluate(lesson, folder, head, "before")
         print(f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each")
         others = [
-            stack.enter_context(kept("buffer", serve_buffer(folder, buffer), folder)),
-            stack.enter_context(kept("collector", collect(folder, head, buffer), folder)),
+            stack.enter_context(kept("buffer", serve_buffer(lesson, folder, buffer), folder)),
+            stack.enter_context(kept("collector", collect(lesson, folder, head, buffer), folder)),
         ]
         trainer = stack.enter_context(kept("trainer", train(args, folder, head, buffer), folder))
         follow(trainer, [servers, *others], folder, args)
         for one in reversed(others):
             one.stop()
-        after = evaluate(folder, head, "after")
+        after = evaluate(lesson, folder, head, "after")
     print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
-        check(folder)
-    draw(folder, before, after)
+        check(lesson, folder)
+    draw(lesson, folder, before, after)
     run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
     print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
 
@@ -119,33 +164,33 @@ def kept(name: str, command: Sequence[str], folder: Path) -> Iterator[Kept]:
         process.stop()
 
 
-def serve(folder: Path, head: str) -> list[str]:
+def serve(lesson: Lesson, folder: Path, head: str) -> list[str]:
     weights = "policy_model.responses_api_models.local_model.weight_sync.path"
     return [
         command("ng_run"),
-        "+config_paths=[examples/grpo/grpo.yaml]",
+        f"+config_paths=[examples/grpo/{lesson.config}]",
         f"++{weights}={folder}/weights",
         f"+head_server.port={head.rpartition(':')[2]}",
     ]
 
 
-def collect(folder: Path, head: str, buffer: str) -> list[str]:
+def collect(lesson: Lesson, folder: Path, head: str, buffer: str) -> list[str]:
     return [
         command("ng_collect_rollouts"),
-        *build_words(folder / "train.jsonl", folder / "rollouts.jsonl", head),
-        f"+num_repeats={MEMBERS}",
+        *build_words(lesson, folder / "train.jsonl", folder / "rollouts.jsonl", head),
+        f"+num_repeats={lesson.members}",
         "+epochs=null",
         f"+buffer={buffer}",
     ]
 
 
-def serve_buffer(folder: Path, url: str) -> list[str]:
+def serve_buffer(lesson: Lesson, folder: Path, url: str) -> list[str]:
     port = url.rpartition(":")[2]
     return [
         *script("serve_buffer.py"),
         str(folder / "spool.jsonl"),
         f"--port={port}",
-        f"--batch={GROUPS}",
+        f"--batch={lesson.groups}",
     ]
 
 
@@ -154,23 +199,23 @@ def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> lis
     return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
 
 
-def build_words(tasks: Path, output: Path, head: str) -> list[str]:
+def build_words(lesson: Lesson, tasks: Path, output: Path, head: str) -> list[str]:
     """What every collection of this example is asked."""
     return [
-        f"+agent_name={AGENT}",
+        f"+agent_name={lesson.agent}",
         f"+input_jsonl_fpath={tasks}",
         f"+output_jsonl_fpath={output}",
         f"+head_server.port={head.rpartition(':')[2]}",
         "+responses_create_params.temperature=1",
-        "+responses_create_params.max_output_tokens=96",
+        f"+responses_create_params.max_output_tokens={lesson.most_tokens}",
         "+num_samples_in_parallel=16",
     ]
 
 
-def evaluate(folder: Path, head: str, name: str) -> float:
+def evaluate(lesson: Lesson, folder: Path, head: str, name: str) -> float:
     """The mean reward of the present weights on the test tasks, each made four times."""
     output = folder / f"{name}.jsonl"
-    asked = build_words(folder / "test.jsonl", output, head)
+    asked = build_words(lesson, folder / "test.jsonl", output, head)
     run_command("ng_collect_rollouts", *asked, "+num_repeats=4")
     metrics = json.loads((folder / f"{name}_aggregate_metrics.json").read_text())
     return float(metrics["reward"])
@@ -210,18 +255,18 @@ def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.N
         time.sleep(LOOK_S)
 
 
-def check(folder: Path) -> None:
+def check(lesson: Lesson, folder: Path) -> None:
     """End with an error if a group was lost, or trained on twice."""
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     numbers = [each["step"] for each in steps]
     keys = [key for each in steps for key in each["trained"]]
     assert numbers == list(range(1, len(numbers) + 1)), f"steps {numbers}"
     assert len(keys) == len(set(keys)), "a group was trained on twice"
-    assert all(len(each["trained"]) == GROUPS for each in steps), "a step lacks groups"
+    assert all(len(each["trained"]) == lesson.groups for each in steps), "a step lacks groups"
     print(f"killed and continued: {len(steps)} steps, {len(keys):,} groups, each of them once")
 
 
-def draw(folder: Path, before: float, after: float) -> None:
+def draw(lesson: Lesson, folder: Path, before: float, after: float) -> None:
     """The curve of the rewards, as a picture."""
     import matplotlib
 
@@ -238,8 +283,8 @@ def draw(folder: Path, before: float, after: float) -> None:
     axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
     for x, y in zip(ends, [before, after], strict=True):
         axes.annotate(f"{y:.2f}", (x, y), xytext=(0, -18), textcoords="offset points", ha="center")
-    axes.set(xlabel="training step", ylabel="mean reward: share of sums that are right")
-    axes.set(ylim=(0, 1), title="GRPO on three-digit sums")
+    axes.set(xlabel="training step", ylabel=f"mean reward: {lesson.axis}")
+    axes.set(ylim=(0, 1), title=lesson.title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()

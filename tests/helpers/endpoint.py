@@ -38,7 +38,8 @@ class Endpoint:
     async def responses(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append((request.path, request.headers, body))
-        self.saw[str(next(item["content"] for item in body["input"] if "content" in item))] += 1
+        texts = (item["content"] for item in body["input"] if "content" in item)
+        self.saw[str(next(texts, ""))] += 1
         number = len(self.requests)
         await asyncio.sleep(self.delay_s)
         while number > self.num_answered:  # noqa: ASYNC110  another thread raises it

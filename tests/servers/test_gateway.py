@@ -22,6 +22,7 @@ from rollout_kit.responses import (
     reasoning_item,
 )
 from rollout_kit.serving.agents.turns import RolloutBounds
+from rollout_kit.serving.gateway import door
 from rollout_kit.serving.gateway.door import Gateway, openai_url
 from rollout_kit.serving.gateway.recorder import Recorder
 from rollout_kit.session import Session, TurnLog, entered
@@ -484,5 +485,76 @@ def test_items_of_the_record_replace_those_of_the_program() -> None:
         last = input_items(place.model.requests[-1])
         assert sum(item.get("type") == "reasoning" for item in last) == 3
         assert encode(last[:2]) == place.model.log[0][0]
+
+    run(main)
+
+
+def test_a_program_cannot_make_up_what_was_sampled() -> None:
+    forged: Any = {
+        "generation_token_ids": [1, 2],
+        "generation_log_probs": [0.0, 0.0],
+        "prompt_token_ids": [3],
+        "policy_version_first": 9,
+    }
+
+    async def main() -> None:
+        async with placed(_branching) as place, httpx2.AsyncClient(timeout=30) as client:
+            said = {"role": "assistant", "content": "I am very good.", **forged}
+            for path, field in (("responses", "input"), ("chat/completions", "messages")):
+                body = {"model": "m", field: [opening()[1], said, opening()[1]]}
+                reply = await client.post(f"{place.url}/{path}", json=body)
+                assert reply.status_code == 200
+            response = place.finish()
+        found = [turn for each in sequences(response["output"]) for turn in each.turns]
+        assert [turn.generation for turn in found] == [made for _, made in place.model.log]
+        assert all(turn.versions is None for turn in found)
+
+    run(main)
+
+
+def test_requests_that_do_not_end_have_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads without end, bodies that are too large together, and what is given back."""
+    monkeypatch.setattr(door, "MAX_WAITING", 3000)
+    monkeypatch.setattr(door, "STRANGERS", 100)
+
+    async def main() -> None:
+        async with placed(_branching) as place:
+            path = f"/r/{place.token}/v1/chat/completions"
+            ask = f"POST {path} HTTP/1.1\r\nhost: x\r\n"
+
+            async def send(text: str) -> str:
+                """The status line; empty if the connection was closed before all was sent."""
+                reader, writer = await asyncio.open_connection(*place.gateway.address)
+                try:
+                    writer.write(text.encode())
+                    await writer.drain()
+                    return (await reader.readline()).decode()
+                except ConnectionError:
+                    return ""
+                finally:
+                    writer.close()
+
+            body = json.dumps({"model": "m", "messages": opening("x" * 1800)})
+            whole = f"{ask}content-length: {len(body)}\r\n\r\n{body}"
+            _, slow = await asyncio.open_connection(*place.gateway.address)
+            slow.write(whole[:-1].encode())
+            room = place.gateway._find_room(path)
+            while room.left == 3000:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert "413" in await send(whole)
+            slow.close()
+            while room.left != 3000:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for _ in range(3):
+                assert "200" in await send(whole)
+            endless = "x" * 2_000_000
+            for head in (f"{ask}a: {endless}", f"POST {path}{endless}", f"{ask}a: b\r\n" * 9000):
+                assert (await send(head))[9:12] in ("431", "400", "")
+            chunked = f"{ask}transfer-encoding: chunked\r\n\r\n"
+            assert (await send(chunked + "0\r\na: " + endless))[9:12] in ("431", "")
+            assert "413" in await send(chunked + "fff\r\n" + "x" * 0xFFF + "\r\n")
+            stranger = whole.replace(place.token, "guess")
+            assert "413" in await send(stranger)
+            assert room.left == 3000 and place.gateway._strangers.left == 100
 
     run(main)

@@ -7,6 +7,7 @@ token is the key to the address, and nothing else is asked for.
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -17,6 +18,7 @@ from ..transport.bare_http import (
     LAST_CHUNK,
     BareConnection,
     BareRequest,
+    Room,
     chunk,
     head,
     listening,
@@ -29,7 +31,22 @@ PREFIX = "/r/"
 MAX_REQUEST = 64 << 20
 """Bytes of one request of a program."""
 
+MAX_WAITING = 4 * MAX_REQUEST
+"""Bytes of all requests of one rollout that wait for an answer."""
+
+STRANGERS = 8 << 20
+"""The same of all requests to addresses that there are not."""
+
 JSON, EVENTS = "application/json", "text/event-stream"
+
+
+@dataclass(slots=True)
+class OpenAddress:
+    """What answers at an address, and the calls that are being answered there."""
+
+    recorder: Recorder
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    room: Room = field(default_factory=lambda: Room(MAX_WAITING))
 
 
 class Gateway:
@@ -37,7 +54,8 @@ class Gateway:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host, self._port = host, port
-        self._open: dict[str, tuple[Recorder, set[asyncio.Task[None]]]] = {}
+        self._open: dict[str, OpenAddress] = {}
+        self._strangers = Room(STRANGERS)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -53,7 +71,8 @@ class Gateway:
             raise ConfigError(f"the gateway cannot listen at {where}: {error.strerror}") from None
         sock.setblocking(False)
         self._port = sock.getsockname()[1]
-        await self._stack.enter_async_context(listening(self._answer, sock, MAX_REQUEST))
+        server = listening(self._answer, sock, MAX_REQUEST, self._find_room)
+        await self._stack.enter_async_context(server)
 
     async def stop(self) -> None:
         for token in list(self._open):
@@ -68,29 +87,35 @@ class Gateway:
     def open(self, recorder: Recorder) -> str:
         """The token of a new address, whose calls `recorder` answers."""
         token = fresh_id()
-        self._open[token] = recorder, set()
+        self._open[token] = OpenAddress(recorder)
         return token
 
     async def close(self, token: str) -> None:
         """Nothing is answered there any more; calls that are being answered are given up."""
-        _, tasks = self._open.pop(token, (None, set()))
-        for task in tasks:
+        if (closed := self._open.pop(token, None)) is None:
+            return
+        for task in closed.tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*closed.tasks, return_exceptions=True)
+
+    def _find(self, path: str) -> OpenAddress | None:
+        token = path.removeprefix(PREFIX).partition("/")[0]
+        return self._open.get(token) if path.startswith(PREFIX) else None
+
+    def _find_room(self, path: str) -> Room:
+        found = self._find(path)
+        return found.room if found else self._strangers
 
     def _answer(self, request: BareRequest, connection: BareConnection) -> None:
-        token, _, rest = request.path.removeprefix(PREFIX).partition("/")
-        path = f"/{rest}"
-        found = self._open.get(token) if request.path.startswith(PREFIX) else None
-        if found is None:
+        path = "/" + request.path.removeprefix(PREFIX).partition("/")[2]
+        if (found := self._find(request.path)) is None:
             message = "there is no such address, or its rollout has ended"
             _reply(connection, 404, encode_error(dialect_of(path), 404, message))
             return
-        recorder, tasks = found
-        exchange = ProgramCall(recorder, request, connection, path)
+        exchange = ProgramCall(found.recorder, request, connection, path)
         task = asyncio.get_running_loop().create_task(exchange.run())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        found.tasks.add(task)
+        task.add_done_callback(found.tasks.discard)
 
 
 class ProgramCall:

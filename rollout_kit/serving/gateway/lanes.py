@@ -16,7 +16,7 @@ from ...session import Session
 from ...trajectory import ModelCall
 from ...types import JsonObject
 from ..transport.conversation import RequestReader, RequestWriter
-from .dialects import Dialect, ReadRequest
+from .dialects import UNSEEN, Dialect, ReadRequest
 from .sameness import DIGEST_BYTES, key_of_item, without_volatile
 
 EDITED = "the harness changed the text of an earlier turn"
@@ -94,6 +94,8 @@ class Lane:
     def _add(self, items: Iterable[Item], calls: KnownCalls) -> None:
         self._mark(calls)
         for item in items:
+            if not UNSEEN.isdisjoint(item):  # it says what only the model server may say
+                item = {name: value for name, value in item.items() if name not in UNSEEN}
             self.items.append(track(item))
             if not (key := key_of_item(item)):
                 continue

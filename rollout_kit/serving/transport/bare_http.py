@@ -27,11 +27,24 @@ STOP_S = 2.0
 MAX_BODY = 1 << 30
 """Bytes of a request, unless an answerer takes fewer."""
 
+MAX_HEAD = 1 << 17
+"""Bytes that a request may have besides its body."""
+
+CHUNK_COST = 8
+"""Further such bytes for each byte of the body: it may come in chunks of one."""
+
 MAX_PIPELINED = 16
 """Requests of one connection that may wait; reading pauses at this number."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
 """Value of SO_LINGER that turns a close into a reset."""
+
+
+@dataclass(slots=True)
+class Room:
+    """How many bytes of bodies may wait for an answer, over several connections."""
+
+    left: int
 
 
 @dataclass(slots=True)
@@ -43,21 +56,45 @@ class BareRequest:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
     keeps_alive: bool = True
+    size: int = 0
+    room: Room | None = None
+
+    def take(self, num_bytes: int) -> bool:
+        """Add bytes to the body; False if the room has no more."""
+        self.size += num_bytes
+        if self.room is not None:
+            self.room.left -= num_bytes
+        return self.room is None or self.room.left >= 0
+
+    def give_back(self) -> None:
+        if self.room is not None:
+            self.room.left += self.size
+            self.room = None
 
 
 Answerer = Callable[[BareRequest, "BareConnection"], None]
 """Writes to the connection, now or later, and then calls `done`, `close` or `reset`."""
 
 
+FindRoom = Callable[[str], Room]
+"""The room for a request to a path."""
+
+
 @asynccontextmanager
 async def listening(
-    answerer: Answerer, sock: socket.socket, max_body: int = MAX_BODY
+    answerer: Answerer,
+    sock: socket.socket,
+    max_body: int = MAX_BODY,
+    find_room: FindRoom | None = None,
 ) -> AsyncIterator[None]:
-    """Context in which `answerer` receives every request on `sock`. Larger ones are refused."""
+    """Context in which `answerer` receives every request on `sock`. Those that are larger, or that
+    find no room, are refused."""
     loop = asyncio.get_running_loop()
     connections: set[BareConnection] = set()
     server = await loop.create_server(
-        lambda: BareConnection(answerer, connections, max_body), sock=sock, backlog=BACKLOG
+        lambda: BareConnection(answerer, connections, max_body, find_room),
+        sock=sock,
+        backlog=BACKLOG,
     )
     try:
         yield
@@ -77,9 +114,13 @@ async def listening(
 
 class BareConnection(asyncio.Protocol):
     def __init__(
-        self, answerer: Answerer, connections: set["BareConnection"], max_body: int = MAX_BODY
+        self,
+        answerer: Answerer,
+        connections: set["BareConnection"],
+        max_body: int = MAX_BODY,
+        find_room: FindRoom | None = None,
     ) -> None:
-        self._answerer, self._left, self._max_body = answerer, max_body, max_body
+        self._answerer, self._max_body, self._find_room = answerer, max_body, find_room
         self._connections = connections
         self._waiting: deque[BareRequest] = deque()
         self._parser = httptools.HttpRequestParser(self)
@@ -87,7 +128,8 @@ class BareConnection(asyncio.Protocol):
         self._url = b""
         self._body: list[bytes] = []
         self._coming = BareRequest()
-        self._is_starting = False
+        self._is_starting = self._is_refused = False
+        self._num_begun = self._num_besides = 0
         self.peer_user = PeerUser(None)
         self.current: BareRequest | None = None
         self.when_lost: Callable[[], None] | None = None
@@ -105,23 +147,30 @@ class BareConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._connections.discard(self)
+        self._give_back()
         self._waiting.clear()
         if self.current is not None and self.when_lost:
             self.when_lost()
         self.current = self.when_lost = None
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        begun, size = self._num_begun, self._coming.size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.write(
-                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
-            self.close()
+            self._refuse(400)
+        if self._num_begun != begun:
+            self._num_besides = 0
+            return
+        self._num_besides += len(data) - (self._coming.size - size)
+        if self._num_besides > MAX_HEAD + CHUNK_COST * self._coming.size:
+            self._refuse(431)
 
     def on_message_begin(self) -> None:
         self._coming, self._url, self._body = BareRequest(), b"", []
-        self._left = self._max_body
+        self._num_begun += 1
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -130,23 +179,34 @@ class BareConnection(asyncio.Protocol):
         self._coming.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._coming.path = self._url.partition(b"?")[0].decode("latin-1")
+        if self._find_room is not None:
+            self._coming.room = self._find_room(self._coming.path)
         expects = (b"expect", b"100-continue")
         if expects in self._coming.headers and not self.is_busy:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        self._left -= len(body)
-        if self._left >= 0:
+        if self._is_refused:
+            return
+        if self._coming.take(len(body)) and self._coming.size <= self._max_body:
             self._body.append(body)
-        elif self._body:
+        else:
+            self._refuse(413)
+
+    def _refuse(self, status: int) -> None:
+        """Answer once, and read no more of this connection."""
+        if not self._is_refused:
+            self._is_refused = True
             self._body = []
-            self.write(head(413, "text/plain", (("connection", "close"),), 0))
+            self.write(head(status, "text/plain", (("connection", "close"),), 0))
             self.close()
 
     def on_message_complete(self) -> None:
+        if self._is_refused:
+            return
         request = self._coming
         request.method = self._parser.get_method().decode("ascii")
-        request.path = self._url.partition(b"?")[0].decode("latin-1")
         request.body = b"".join(self._body)
         request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(request)
@@ -173,13 +233,21 @@ class BareConnection(asyncio.Protocol):
     def done(self) -> None:
         """The answer is written; go on with the next request."""
         ended, self.current, self.when_lost = self.current, None, None
+        if ended:
+            ended.give_back()
         if ended and not ended.keeps_alive:
             self.close()
         else:
             self._start()
 
+    def _give_back(self) -> None:
+        """Nothing of this connection takes room any more."""
+        for request in (self._coming, *self._waiting, *filter(None, (self.current,))):
+            request.give_back()
+
     def close(self) -> None:
         """Close the connection after sending what was written."""
+        self._give_back()
         self.current = self.when_lost = None
         self._waiting.clear()
         if self._transport:
@@ -187,6 +255,7 @@ class BareConnection(asyncio.Protocol):
 
     def reset(self) -> None:
         """Reset the connection at once."""
+        self._give_back()
         self.current = self.when_lost = None
         self._waiting.clear()
         if self._transport:

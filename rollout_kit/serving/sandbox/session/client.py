@@ -68,10 +68,11 @@ class Sessions:
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
+        # the warden starts in another folder
         self._ground: JsonObject = {
-            "root": str(root or ""),
+            "root": os.path.abspath(root) if root else "",
             "packages": [str(each) for each in places],
-            "folders": dict(folders or {}),
+            "folders": {place: os.path.abspath(each) for place, each in (folders or {}).items()},
             "layers": [str(each) for each in layers],
         }
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
