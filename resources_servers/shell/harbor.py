@@ -92,7 +92,7 @@ class HarborRoom(Room):
         room = cls(task, grounds, config, root)
         try:
             given = task.toml.environment
-            hosts = _allow(task.toml.agent.allowed_hosts, given)
+            hosts = grounds.allow(task.toml.agent, given)
             made = await room._start(root, given, hosts, room._stack)
             super(HarborRoom, room).__init__(made)
             await made.seal()
@@ -246,7 +246,7 @@ class HarborRoom(Room):
             root = await self._grounds.build(verifier.recipe, f"{self.task.name}, tests")
             file, found = await self.kept.pack(verifier.artifacts), {}
         stack.callback(os.close, file)
-        hosts = _allow(self.task.toml.verifier.allowed_hosts, given)
+        hosts = self._grounds.allow(self.task.toml.verifier, given)
         fresh = await self._start(root, given, hosts, stack)
         await fresh.unpack(file, whole=True)
         if not found.get("num_dropped"):
@@ -282,11 +282,6 @@ class HarborRoom(Room):
             return StepResult(step.name, parse_rewards(text, json), details)
         except ValueError as error:
             return StepResult(step.name, None, {**details, "verifier_error": str(error)})
-
-
-def _allow(phase: list[str] | None, given: TaskEnvironment) -> list[str]:
-    """The hosts of a phase. Whether the owner allows them was checked when the task was read."""
-    return phase or given.allowed_hosts or []
 
 
 async def _read(session: ShellSession, path: str) -> bytes | None:

@@ -11,6 +11,7 @@ from ..sandbox.roots.build import CannotBuild, Root, build_root
 from ..sandbox.roots.dockerfile import Recipe
 from ..sandbox.session.client import Sessions
 from .folder import HarborTask, read_task, sign
+from .task_toml import PhaseNetwork
 
 MAX_ROOTS = 32
 """Roots with a process that makes sessions; the one that was not used for longest goes first."""
@@ -61,6 +62,12 @@ class Grounds:
             return await build_root(recipe, self._roots, self._packages, self._say, name)
         except CannotBuild as error:
             raise TaskError(f"its root cannot be built: {error}") from None
+
+    def allow(self, phase: PhaseNetwork, environment: PhaseNetwork) -> list[str]:
+        """The hosts that a phase reaches. The owner allows them, as far as a task asks for them."""
+        mode = phase.network_mode or environment.network_mode or "public"
+        hosts = phase.allowed_hosts or environment.allowed_hosts or []
+        return {"public": self._allowed, "allowlist": hosts}.get(mode, [])
 
     async def find_sessions(self, root: Root) -> Sessions:
         """What makes the sessions of a root."""
