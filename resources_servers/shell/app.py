@@ -22,6 +22,7 @@ from rollout_kit import (
     VerifyResponse,
 )
 from rollout_kit.errors import validation_summary
+from rollout_kit.serving.harbor.grounds import Grounds
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,
@@ -32,7 +33,7 @@ from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
 from rollout_kit.serving.service import post
 
 from .calls import Room, ShellConfig, ShellTools
-from .harbor import Grounds, HarborRoom
+from .harbor import HarborRoom
 from .programs import ProgramRequest, run_program
 from .rows import (
     CommandVerifier,
@@ -72,7 +73,14 @@ class Shell(ShellTools):
             limits=self._limits,
             num_ready=config.num_ready,
         )
-        self._grounds = Grounds(config, lambda text, **_: log.warning("%s", text))
+        self._grounds = Grounds(
+            config.task_folders,
+            config.roots,
+            config.packages,
+            allowed_hosts=config.allowed_hosts,
+            folders=config.folders,
+            say=lambda text, **_: log.warning("%s", text),
+        )
 
     async def start(self) -> None:
         if (path := self.config.functions_fpath) is not None:
@@ -102,8 +110,8 @@ class Shell(ShellTools):
         except ValidationError as error:
             raise TaskError(validation_summary(error)) from None
         if wanted is not None:
-            task = await self._grounds.read(wanted)
-            self.state = await HarborRoom.open(task, self._grounds)
+            task = await self._grounds.read(wanted.folder, wanted.digest)
+            self.state = await HarborRoom.open(task, self._grounds, self.config)
         else:
             self.state = Room(await self._open(start))
         return SeedSessionResponse()

@@ -54,6 +54,9 @@ class ShellConfig(ResourcesServerConfig):
     max_disk_mb: int = Field(
         4096, ge=16, description="The most that a task's folder may ask for as storage_mb."
     )
+    task_folders: list[str] = Field(
+        [], description="Folders below which rows may name tasks in Harbor's format."
+    )
     roots: dict[str, str] = Field(
         {}, description="Folders with root file systems, by the name of an image: name → folder."
     )

@@ -7,16 +7,16 @@ that the agent never saw. Programs that the agent has replaced are not carried o
 import asyncio
 import os
 import sys
-import tarfile
 import time
-from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rollout_kit import JsonObject, TaskError
-from rollout_kit.serving.harbor.folder import HarborStep, HarborTask, read_task, sign
+from rollout_kit.serving.harbor.folder import HarborStep, HarborTask
+from rollout_kit.serving.harbor.grounds import Grounds
+from rollout_kit.serving.harbor.packing import open_packed
 from rollout_kit.serving.harbor.rewards import (
     Rewards,
     choose_reward,
@@ -26,8 +26,7 @@ from rollout_kit.serving.harbor.rewards import (
 )
 from rollout_kit.serving.harbor.task_toml import Healthcheck, TaskEnvironment
 from rollout_kit.serving.sandbox.limits import SandboxError
-from rollout_kit.serving.sandbox.roots.build import CannotBuild, Root, build_root
-from rollout_kit.serving.sandbox.roots.dockerfile import Recipe
+from rollout_kit.serving.sandbox.roots.build import Root
 from rollout_kit.serving.sandbox.session.allowed import reaching
 from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,
@@ -35,14 +34,10 @@ from rollout_kit.serving.sandbox.session.bounds import (
     SessionRefused,
 )
 from rollout_kit.serving.sandbox.session.changes import Rules
-from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
+from rollout_kit.serving.sandbox.session.client import ShellSession
 
 from .calls import Room, ShellConfig
-from .rows import HarborVerifier
 from .verifying import MAX_OUTPUT, Judged
-
-MAX_ROOTS = 32
-"""Roots with a process that makes sessions; the one that was not used for longest goes first."""
 
 STARTUP = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/environment", "/etc/inputrc")
 OF_HOME = (".bashrc", ".bash_profile", ".profile", ".bash_login", ".local", ".config", ".pip")
@@ -72,69 +67,6 @@ MARGIN_S = 600.0
 """That a session lives longer than all steps of its agent."""
 
 
-class Grounds:
-    """The sessions of each root, and tasks that were read. All end with `close`."""
-
-    def __init__(self, config: ShellConfig, say: Any) -> None:
-        self.config, self._say = config, say
-        self._open: OrderedDict[tuple[str, ...], Sessions] = OrderedDict()
-        self._lock = asyncio.Lock()
-        self._tasks: dict[str, tuple[str, HarborTask]] = {}
-
-    async def read(self, wanted: HarborVerifier) -> HarborTask:
-        """The task of a row; TaskError if its folder is another one, or cannot be run."""
-        folder = Path(wanted.folder)
-        if not await asyncio.to_thread(folder.is_dir):
-            raise TaskError(f"there is no folder {folder} on the machine of the server")
-        signed = await asyncio.to_thread(sign, folder)
-        known = self._tasks.get(wanted.folder)
-        if known is None or known[0] != signed:
-            given = (folder, self.config.roots, self.config.allowed_hosts)
-            known = (signed, await asyncio.to_thread(read_task, *given))
-            self._tasks[wanted.folder] = known
-        task = known[1]
-        if wanted.digest and wanted.digest != task.digest:
-            raise TaskError(f"{folder} has changed since its row was made")
-        if task.problems:
-            raise TaskError(f"{folder} does not run here: {task.problems[0]}")
-        return task
-
-    async def build(self, recipe: Recipe, name: str) -> Root:
-        try:
-            return await build_root(
-                recipe, self.config.roots, self.config.packages, self._say, name
-            )
-        except CannotBuild as error:
-            raise TaskError(f"its root cannot be built: {error}") from None
-
-    async def get(self, root: Root) -> Sessions:
-        """What makes the sessions of a root."""
-        key = (str(root.folder), *map(str, root.layers))
-        async with self._lock:
-            if key in self._open:
-                self._open.move_to_end(key)
-                return self._open[key]
-            made = Sessions(
-                root.folder,
-                () if root.folder else self.config.packages,
-                folders=self.config.folders,
-                layers=root.layers,
-            )
-            await made.start()
-            self._open[key] = made
-            for old in list(self._open):
-                if len(self._open) <= MAX_ROOTS:
-                    break
-                if not self._open[old].num_open:
-                    await self._open.pop(old).close()
-            return made
-
-    async def close(self) -> None:
-        for each in self._open.values():
-            await each.close()
-        self._open.clear()
-
-
 @dataclass(slots=True)
 class StepResult:
     name: str
@@ -145,8 +77,8 @@ class StepResult:
 class HarborRoom(Room):
     """What a rollout of a task has: its session, and how far it is."""
 
-    def __init__(self, task: HarborTask, grounds: Grounds, root: Root) -> None:
-        self.task, self._grounds, self._root = task, grounds, root
+    def __init__(self, task: HarborTask, grounds: Grounds, config: ShellConfig, root: Root) -> None:
+        self.task, self._grounds, self._config, self._root = task, grounds, config, root
         self._stack = AsyncExitStack()
         self._number = 0
         self._results: list[StepResult] = []
@@ -154,13 +86,13 @@ class HarborRoom(Room):
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, task: HarborTask, grounds: Grounds) -> "HarborRoom":
+    async def open(cls, task: HarborTask, grounds: Grounds, config: ShellConfig) -> "HarborRoom":
         """A room in which the agent may begin the first step."""
         root = await grounds.build(task.recipe, task.name)
-        room = cls(task, grounds, root)
+        room = cls(task, grounds, config, root)
         try:
             given = task.toml.environment
-            hosts = _allow(task.toml.agent.allowed_hosts, given)
+            hosts = grounds.allow(task.toml.agent, given)
             made = await room._start(root, given, hosts, room._stack)
             super(HarborRoom, room).__init__(made)
             await made.seal()
@@ -183,7 +115,7 @@ class HarborRoom(Room):
         self, root: Root, given: TaskEnvironment, hosts: list[str], stack: AsyncExitStack
     ) -> ShellSession:
         """A session of a root, which ends with `stack`."""
-        sessions = await self._grounds.get(root)
+        sessions = await self._grounds.find_sessions(root)
         environment = {**root.environment, **self.task.environment}
         made = await sessions.create(
             self._limit(given), cwd=given.workdir or root.workdir, environment=environment
@@ -196,7 +128,7 @@ class HarborRoom(Room):
         return made
 
     def _limit(self, given: TaskEnvironment) -> SessionLimits:
-        config = self._grounds.config
+        config = self._config
         agent_s = [each.timeout_s or config.session_time_s for each in self.task.steps]
         return SessionLimits(
             time_s=sum(agent_s) + MARGIN_S,
@@ -304,17 +236,17 @@ class HarborRoom(Room):
         self, step: HarborStep, stack: AsyncExitStack
     ) -> tuple[ShellSession, JsonObject]:
         """A fresh session with what the agent has left, and what was not carried over."""
-        verifier, config = step.verifier, self._grounds.config
+        verifier = step.verifier
         if verifier.recipe is None or verifier.settings is None:
             given, root = self.task.toml.environment, self._root
-            rules = EVERYTHING if config.keep_programs else PROGRAMS
+            rules = EVERYTHING if self._config.keep_programs else PROGRAMS
             file, found = await self.kept.pack_changes(rules)
         else:
             given = verifier.settings
             root = await self._grounds.build(verifier.recipe, f"{self.task.name}, tests")
             file, found = await self.kept.pack(verifier.artifacts), {}
         stack.callback(os.close, file)
-        hosts = _allow(self.task.toml.verifier.allowed_hosts, given)
+        hosts = self._grounds.allow(self.task.toml.verifier, given)
         fresh = await self._start(root, given, hosts, stack)
         await fresh.unpack(file, whole=True)
         if not found.get("num_dropped"):
@@ -352,11 +284,6 @@ class HarborRoom(Room):
             return StepResult(step.name, None, {**details, "verifier_error": str(error)})
 
 
-def _allow(phase: list[str] | None, given: TaskEnvironment) -> list[str]:
-    """The hosts of a phase. Whether the owner allows them was checked when the task was read."""
-    return phase or given.allowed_hosts or []
-
-
 async def _read(session: ShellSession, path: str) -> bytes | None:
     try:
         return await session.read_bytes(path)
@@ -364,30 +291,14 @@ async def _read(session: ShellSession, path: str) -> bytes | None:
         return None
 
 
-async def _upload(session: ShellSession, folders: Any, target: str) -> None:
+async def _upload(session: ShellSession, folders: Sequence[Path], target: str) -> None:
     """Write the files of folders of this machine, later ones over earlier ones."""
     for folder in folders:
-        file = os.memfd_create("files", os.MFD_CLOEXEC)
+        file = await asyncio.to_thread(open_packed, folder)
         try:
-            await asyncio.to_thread(_pack, file, folder)
-            os.lseek(file, 0, os.SEEK_SET)
             await session.unpack(file, to=target, whole=True)
         finally:
             os.close(file)
-
-
-def _pack(file: int, folder: Path) -> None:
-    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        return member
-
-    with (
-        open(file, "wb", closefd=False) as opened,
-        tarfile.open(fileobj=opened, mode="w|", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for each in sorted(folder.iterdir()):
-            archive.add(each, arcname=each.name, filter=keep)
 
 
 async def _wait_until_healthy(session: ShellSession, check: Healthcheck) -> None:

@@ -64,7 +64,12 @@ async def run_tasks(
     """Play the solution of each task, and an empty answer; the rewards go into `checked`. What
     fails is a problem of its task."""
     places = asyncio.Semaphore(AT_ONCE)
-    async with serving_shell(roots=dict(roots), max_command_timeout_s=3600.0) as peers:
+    settings: JsonObject = {
+        "roots": dict(roots),
+        "task_folders": [str(each.task.folder) for each in checked],
+        "max_command_timeout_s": 3600.0,
+    }
+    async with serving_shell(**settings) as peers:
 
         async def run(one: CheckedTask) -> None:
             async with places:

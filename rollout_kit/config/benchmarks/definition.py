@@ -126,6 +126,8 @@ class Definition(BaseModel):
         ref = {"type": RESOURCES, "name": self.name}
         policy = {"type": MODELS, "name": POLICY}
         own = {"entrypoint": "app.py", **self.verifier[self.server]}
+        if self.folders:
+            own["task_folders"] = [str(each.resolve()) for each in self.folders]
         [(agent, keys)] = self.agent.items()
         asks = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy, **keys}
         params = {"responses_create_params": self.sampling} if self.sampling else {}

@@ -27,6 +27,11 @@ from .task_toml import (
 
 CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 
+DOWNLOADS = re.compile(
+    r"\s*(?:sudo\s+)?(apt-get|apt|curl|wget|pip3? install|uvx?|npm (?:i|install)|git clone)\b"
+)
+"""Commands of tests that need the network."""
+
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
 
 PUBLISHED = "/logs/artifacts"
@@ -206,12 +211,24 @@ class _Reader:
         self._check_network(given.network_mode or "public", given.allowed_hosts or [], place)
 
     def _check_network(self, mode: str, hosts: list[str], place: tuple[str, ...]) -> None:
-        if mode == "public" and "*" not in self._allowed:
-            self._note("runs without the network that it may use", *place, "network_mode")
+        if mode == "public" and not self._allowed:
+            self._note_downloads()
         missing = [each for each in hosts if not {each, "*"} & {*self._allowed}]
         if mode == "allowlist" and missing:
             why = f"wants to reach {missing[0]}, which allowed_hosts of the server does not name"
             self._refuse(Problem(NAME, self._at(*place, "allowed_hosts"), why))
+
+    def _note_downloads(self) -> None:
+        """Note the lines of tests that load something from the network, which they do not reach."""
+        for path in sorted(self._folder.rglob("test.sh")):
+            where = str(path.relative_to(self._folder))
+            lines = path.read_text(errors="replace").splitlines()
+            for number, line in enumerate(lines, 1):
+                if found := DOWNLOADS.match(line):
+                    why = f"{found[1]} reaches no network: name hosts as allowed_hosts"
+                    problem = Problem(where, number, why)
+                    if problem not in self._task.notes:
+                        self._task.notes.append(problem)
 
     def _note(self, text: str, *keys: str) -> None:
         self._task.notes.append(Problem(NAME, self._at(*keys), text))

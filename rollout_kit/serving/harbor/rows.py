@@ -1,11 +1,8 @@
 """Rows of the environment `shell` for tasks in Harbor's folders."""
 
 import base64
-import gzip
-import io
 import json
 import shlex
-import tarfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +12,7 @@ from ...errors import ConfigError
 from ...types import JsonObject
 from .. import registry
 from .folder import HarborStep, HarborTask, find_tasks, read_task
+from .packing import pack_small
 from .task_toml import fill_values
 
 SERVER = "shell"
@@ -95,7 +93,7 @@ def make_gold(task: HarborTask) -> list[JsonObject]:
 def _solve(step: HarborStep, environment: Mapping[str, str]) -> Iterator[tuple[str, JsonObject]]:
     """Calls that lay out a solution and run it. The folder is gone before anything is verified."""
     assert step.solution is not None
-    packed = base64.b64encode(_pack(step.solution)).decode()
+    packed = base64.b64encode(pack_small(step.solution)).decode()
     place = "/tmp/.solution"
     yield "exec", {"command": f"rm -f {place}"}
     for start in range(0, len(packed), PART):
@@ -110,16 +108,3 @@ def _solve(step: HarborStep, environment: Mapping[str, str]) -> Iterator[tuple[s
     )
     timeout_s = min(step.timeout_s or GOLD_S, GOLD_S)
     yield "exec", {"command": command, "timeout_s": timeout_s}
-
-
-def _pack(folder: Path) -> bytes:
-    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = member.mtime = 0
-        member.uname = member.gname = ""
-        return member
-
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for each in sorted(folder.iterdir()):
-            archive.add(each, arcname=each.name, filter=keep)
-    return gzip.compress(file.getvalue(), mtime=0)

@@ -30,7 +30,7 @@ from ..session.bounds import SessionLimits, SessionRefused
 from ..session.changes import Rules
 from ..session.client import Sessions, ShellSession
 from .bases import Base, find_base
-from .dockerfile import CopyStep, FolderStep, Problem, Recipe, RunStep
+from .dockerfile import CopyStep, FolderStep, Problem, Recipe, RunStep, Step
 from .tree import write_layer
 
 REGISTRIES = (
@@ -113,31 +113,39 @@ async def build_root(
     say: Say,
     name: str = "Dockerfile",
 ) -> Root:
-    """The root of a recipe, from the cache or built; CannotBuild if a line prevents it."""
+    """The root of a recipe, from the cache or built; CannotBuild if a line prevents it. All steps
+    to the last RUN are one layer, and what is copied after it another one."""
     base = choose_base(recipe, roots, name)
-    steps = [each for each in recipe.steps if not isinstance(each, FolderStep)]
-    digest = await asyncio.to_thread(_find_digest, base, recipe, packages)
-    made = Root(
-        digest,
-        environment=dict(recipe.environment),
-        workdir=recipe.workdir,
-        user=recipe.user,
-        was_cached=True,
-    )
     folder, was_cached = base.folder, True
     if base.suite:
         folder, was_cached = await asyncio.to_thread(_get_debian, base, say)
-    given = {"folder": folder, "was_cached": was_cached}
-    if not steps and not recipe.user:
-        return replace(made, **given)
-    place = keep_folder() / f"{digest}.layer"
-    async with _locked(place):
-        about = _read_about(place)
-        if about is None:
-            given["was_cached"] = False
-            about = await _build(recipe, folder, packages, place, _Saying(say, base, name))
-    given |= {"layers": (place / "tree",), "num_bytes": about["num_bytes"]}
-    return replace(made, **given)
+    ground = Root("", folder, was_cached=was_cached)
+    saying = _Saying(say, base, name)
+    for steps in _split_steps(recipe.steps):
+        below = ground.digest or json.dumps([VERSION, base.identity, sorted(packages)])
+        digest = await asyncio.to_thread(_find_digest, below, steps)
+        place = keep_folder() / f"{digest}.layer"
+        async with _locked(place):
+            about = _read_about(place)
+            is_new = about is None
+            if about is None:
+                about = await _build(steps, ground, packages, place, saying)
+        ground = replace(
+            ground,
+            digest=digest,
+            layers=(place / "tree", *ground.layers),
+            num_bytes=ground.num_bytes + about["num_bytes"],
+            was_cached=ground.was_cached and not is_new,
+        )
+    given = {"workdir": recipe.workdir, "user": recipe.user}
+    return replace(ground, environment=dict(recipe.environment), **given)
+
+
+def _split_steps(steps: Sequence[Step]) -> list[Sequence[Step]]:
+    """The steps of each layer. Folders alone need none: a session makes its working folder."""
+    last = max((n for n, each in enumerate(steps) if isinstance(each, RunStep)), default=-1)
+    parts = [steps[: last + 1], steps[last + 1 :]]
+    return [part for part in parts if not all(isinstance(each, FolderStep) for each in part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +155,9 @@ class _Saying:
     name: str
 
 
-def _find_digest(base: Base, recipe: Recipe, packages: Sequence[str]) -> str:
-    found = hashlib.sha256()
-    about = [VERSION, base.identity, sorted(packages), recipe.user]
-    found.update(json.dumps(about).encode())
-    for step in recipe.steps:
+def _find_digest(below: str, steps: Sequence[Step]) -> str:
+    found = hashlib.sha256(below.encode())
+    for step in steps:
         if isinstance(step, CopyStep):
             where = [step.target, step.is_folder, step.owner, step.mode, step.unpacks]
             found.update(json.dumps(where).encode())
@@ -197,27 +203,29 @@ def _read_about(place: Path) -> dict[str, int] | None:
 
 
 async def _build(
-    recipe: Recipe, folder: Path | None, packages: Sequence[str], place: Path, saying: _Saying
+    steps: Sequence[Step], ground: Root, packages: Sequence[str], place: Path, saying: _Saying
 ) -> dict[str, int]:
     began, say = time.monotonic(), saying.say
-    say(f"{saying.name}: building over {saying.base}")
+    over = "the layer below" if ground.layers else saying.base
+    say(f"{saying.name}: building over {over}")
+    given = () if ground.folder else packages
     partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="partial-"))
     try:
         async with (
-            Sessions(folder, packages, limits=BUILD) as sessions,
+            Sessions(ground.folder, given, layers=ground.layers, limits=BUILD) as sessions,
             sessions.session(BUILD) as session,
         ):
             await session.seal()
             await _write_certificates(session)
             async with reaching(session, REGISTRIES) as network:
-                given = {**network, **_name_certificates()}
-                for step in recipe.steps:
-                    await _perform(step, session, given, saying)
+                variables = {**network, **_name_certificates()}
+                for step in steps:
+                    await _perform(step, session, variables, saying)
             await session.end_processes()
             file, _ = await session.pack_changes(Rules(NOT_KEPT))
         about = await asyncio.to_thread(_keep_layer, file, partial, place)
     except SandboxError as error:
-        raise CannotBuild(Problem(saying.name, recipe.base_line, str(error))) from None
+        raise CannotBuild(Problem(saying.name, steps[0].line, str(error))) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     took_s = time.monotonic() - began
@@ -239,7 +247,7 @@ def _keep_layer(file: int, partial: Path, place: Path) -> dict[str, int]:
 
 
 async def _perform(
-    step: RunStep | CopyStep | FolderStep,
+    step: Step,
     session: ShellSession,
     network: Mapping[str, str],
     saying: _Saying,

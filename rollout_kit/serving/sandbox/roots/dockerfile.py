@@ -238,7 +238,7 @@ class _Reader:
     def _take_run(self, line: int, rest: str) -> None:
         if rest.startswith("--"):
             raise ValueError(f"{rest.split()[0]} is not supported")
-        words = _read_list(rest) if rest.startswith("[") else None
+        words = _find_list(rest)
         command = tuple(words) if words is not None else (*self._shell, rest)
         if not rest:
             raise ValueError("a command is expected")
@@ -283,6 +283,14 @@ class _Reader:
             if not each.resolve().is_relative_to(self._context):
                 raise ValueError(f"{pattern} leads out of the folder")
         return found
+
+
+def _find_list(text: str) -> list[str] | None:
+    """The list of words that a text is; None for a command, which may begin with a bracket too."""
+    try:
+        return _read_list(text)
+    except ValueError:
+        return None
 
 
 def _read_list(text: str) -> list[str]:
