@@ -269,6 +269,8 @@ class UserTalk:
             "ended": self.ended or None,
             "decisions": self.decisions.to_json(),
         }
+        if (usd := self.turns.cost_of("user")) is not None:
+            found["cost_usd"] = usd
         if self.config.policy == "scripted":
             found["revealed"] = self._script.revealed
         return found
