@@ -51,7 +51,7 @@ Basis = Literal["DB", "COMMUNICATE", "ACTION"]
 class Tau2Config(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
-    desk: Literal["airline", "retail"] = Field(description="Whose desk it is.")
+    desk: Literal["airline", "retail"] = Field("airline", description="Whose desk it is.")
 
 
 class Action(BaseModel):

@@ -15,7 +15,7 @@ from .database import Database, Tables
 MAX_BITS = 10_000
 """Of the largest integer that is calculated."""
 
-MAX_DEPTH = 200
+MAX_DEPTH = 50
 """Brackets and signs inside of one another."""
 
 TERM = re.compile(r"\s*(\*\*|//|[-+*/()]|\d+\.?\d*|\.\d+)")
