@@ -89,7 +89,7 @@ class UserProfile(BaseModel):
     )
     instructions: str = Field(
         "",
-        description="All that a model that plays the user is told, in place of what is made of the"
+        description="All instructions for a model that plays the user, in place of those made of the"
         " other fields.",
     )
     ends: list[str] = Field(
