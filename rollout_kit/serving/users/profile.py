@@ -89,8 +89,8 @@ class UserProfile(BaseModel):
     )
     instructions: str = Field(
         "",
-        description="All instructions for a model that plays the user, in place of those made of the"
-        " other fields.",
+        description="All instructions for a model that plays the user, in place of those made of"
+        " the other fields.",
     )
     ends: list[str] = Field(
         [STOP], min_length=1, description="Words with which such a model ends the conversation."
