@@ -14,23 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rollout_kit import (
     JsonObject,
     ResourcesServer,
-    ResourcesServerConfig,
     Reverify,
     RunRequest,
     VerifyRequest,
     VerifyResponse,
+    VerifyWorkersConfig,
     WorkerPool,
     function_calls,
     output_items,
 )
 from rollout_kit.responses import assistant_text
-from rollout_kit.serving.service import OPERATIONAL, post
+from rollout_kit.serving.service import post
 from rollout_kit.types import Wire
 
 WORKER_MEMORY_MB = 1024
-
-DEADLINE_S = 5.0
-"""CPU time of one step or one verdict."""
 
 MORE_TOOLS = "I have updated some more functions you can choose from. What about now?"
 """What the user says where a turn brings functions."""
@@ -39,17 +36,6 @@ Programs = Literal[
     *("GorillaFileSystem", "MathAPI", "MessageAPI", "TicketAPI"),
     *("TradingBot", "TravelAPI", "TwitterAPI", "VehicleControlAPI"),
 ]
-
-
-class BfclConfig(ResourcesServerConfig):
-    model_config = ConfigDict(extra="forbid")
-
-    num_verify_workers: int = Field(
-        2,
-        ge=1,
-        json_schema_extra=OPERATIONAL,
-        description="Processes that execute and judge calls.",
-    )
 
 
 class Parameter(BaseModel):
@@ -138,16 +124,17 @@ class Talk:
 class Bfcl(ResourcesServer):
     """Reward 1.0 if the calls are right, else 0.0."""
 
-    Config = BfclConfig
+    Config = VerifyWorkersConfig
     reverify: ClassVar[Reverify | None] = "stateless"
 
-    def __init__(self, config: BfclConfig, peers: Any, name: str) -> None:
+    def __init__(self, config: VerifyWorkersConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
         self._workers = WorkerPool(
             Path(__file__).with_name("worker.py"),
             "work",
             num_workers=config.num_verify_workers,
-            deadline_s=DEADLINE_S,
+            deadline_s=config.verify_timeout_s,
+            wall_deadline_s=config.verify_wall_timeout_s,
             max_memory_mb=WORKER_MEMORY_MB,
         )
 

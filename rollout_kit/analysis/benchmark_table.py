@@ -29,7 +29,7 @@ HEAD = (
 NUMBERS = (
     *("benchmark", "model", "metric", "score", "low", "high", "rows", "rows_of_definition"),
     *("repeats", "cut_off", "no_answer", "missing", "sampling", "input_tokens", "output_tokens"),
-    *("usd", "follows", "definition", "verifier"),
+    *("usd", "follows", "definition", "verifier", "user_model", "user_usd"),
 )
 
 
@@ -63,6 +63,19 @@ class BenchmarkScore(NamedTuple):
         return f"{value:.3f}" + (f" [{between[0]:.3f}, {between[1]:.3f}]" if between else "")
 
     @property
+    def model_cell(self) -> str:
+        """The model, and the one that plays the user."""
+        user = self.found.get("user_model")
+        return f"{self.model}, user {user}" if user else self.model
+
+    @property
+    def dollars(self) -> str:
+        """All dollars, and those of the user's model."""
+        user = self.found.get("user_usd")
+        end = "" if user is None else f", user {user:.2f}"
+        return "–" if self.usd is None else f"{self.usd:.2f}{end}"
+
+    @property
     def section(self) -> str:
         return self.name.partition(": ")[2]
 
@@ -73,7 +86,12 @@ class BenchmarkScore(NamedTuple):
         own = {name: value for name, value in self.found.items() if name != "sections"}
         return [
             self._replace(
-                found={**own, "name": f"{self.name}: {name}", "metric": "avg", "value": value}
+                found={
+                    **own,
+                    "name": f"{self.name}: {name}",
+                    "metric": name if "^" in name else "avg",
+                    "value": value,
+                }
             )
             for name, value in self.found["sections"].items()
         ]
@@ -122,7 +140,7 @@ def score_in(metrics: Mapping[str, Any]) -> BenchmarkScore | None:
 def tabulate_scores(scored: Sequence[BenchmarkScore]) -> Table:
     """One row a benchmark or section, one column a model."""
     about = ABOUT.partition(".")[0] + "."
-    if any("sections" in each.found for each in scored):
+    if any("sections" in each.found and each.found.get("value") is None for each in scored):
         about += f" {NO_OVERALL}"
     scored = [part for each in scored for part in each.split()]
     models = list(dict.fromkeys(each.model for each in scored))
@@ -150,9 +168,9 @@ def tabulate_runs(scored: Sequence[BenchmarkScore]) -> Table:
             tokens = each.input_tokens + each.output_tokens
         rows.append(
             [
-                *(each.name, each.model, found["metric"], each.score, *cells, sampling),
+                *(each.name, each.model_cell, found["metric"], each.score, *cells, sampling),
                 "–" if tokens is None else f"{tokens:,.0f}",
-                "–" if each.usd is None else f"{each.usd:.2f}",
+                each.dollars,
             ]
         )
         low, high = found.get("interval") or (None, None)
@@ -163,6 +181,7 @@ def tabulate_runs(scored: Sequence[BenchmarkScore]) -> Table:
                 *(each.cut_off, each.no_answer, each.missing, sampling),
                 *(each.input_tokens, each.output_tokens, each.usd),
                 *(found.get(name) for name in ("follows", "definition", "verifier")),
+                *(found.get(name) for name in ("user_model", "user_usd")),
             ]
         )
     follows = dict.fromkeys(f"{each.found['name']}: {each.found['follows']}" for each in scored)

@@ -27,6 +27,8 @@ class AgentPlan:
     settings: str
     verifier: str
     model: str = ""
+    user_model: str = ""
+    """The model that plays the user, if one does."""
     hosts: Sequence[str] = ()
     """Hosts of the model's endpoints."""
     reverify: str = "stateless"
@@ -98,13 +100,16 @@ async def know_agent(
         "model": _identify(model),
         **generation,
     }
-    if user_model := about.get("user_model_server"):
-        settings["user_model"] = _identify(await peers.describe(user_model))
+    user_model: JsonObject = {}
+    if user_server := about.get("user_model_server"):
+        user_model = await peers.describe(user_server)
+        settings["user_model"] = _identify(user_model)
     plan = AgentPlan(
         resources=resources,
         model_server=model_name,
         settings=fingerprint_of(settings),
         model=str(model.get("model") or ""),
+        user_model=str(user_model.get("model") or ""),
         hosts=tuple(map(str, model.get("hosts") or ())),
         opaque=about.get("opaque", True),
         one_call=about.get("one_call", ""),

@@ -145,4 +145,5 @@ def _describe_made_with(run: Run) -> JsonObject:
     params: JsonObject = {}
     if isinstance(source, TaskSource):
         params = {**source.reader.default_params, **source.reader.override_params}
-    return {"model": plan.model, "sampling": params, "verifier": plan.verifier}
+    user = {"user_model": plan.user_model} if plan.user_model else {}
+    return {"model": plan.model, **user, "sampling": params, "verifier": plan.verifier}

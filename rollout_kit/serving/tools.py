@@ -136,7 +136,7 @@ def _tool(cls: type, name: str) -> Tool:
             f"{cls.__name__}.{name}: a tool cannot be called '{name}', which is a route"
         )
     function = getattr(cls, name)
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     for parameter in parameters:
         if parameter.name not in hints:

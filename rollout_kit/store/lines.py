@@ -115,7 +115,9 @@ def with_verdict(
     `known` goes into its `rollout` block, where None removes a value; `verify_s` is added to
     `duration_s`. A row's field that the verifier overwrote is kept under `task_fields`.
     """
-    own = _without(NOT_OF_ROW, scores)
+    own = dict(_without(NOT_OF_ROW, scores))
+    if (usd := (line["rollout"].get("user") or {}).get("cost_usd")) is not None:
+        own["user_cost_usd"] = usd
     block = {**line["rollout"], **known, "scores": list(own)}
     if not scores.keys().isdisjoint(MARK):
         block["verdict_fields"] = {name: scores[name] for name in MARK if name in scores}

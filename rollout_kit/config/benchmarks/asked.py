@@ -120,9 +120,14 @@ class Asked:
             if merged.tree.get(key) and merged.origin(key) != str(self.own):
                 raise ConfigError(f"{key} and {KEY} were both given: a benchmark brings its rows")
         tree = merged.tree
-        models = [name for name, one in tree.items() if isinstance(one, dict) and MODELS in one]
         agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
         agent: Any = agents.get(next(iter(self.own.agent)), {})
+        user = (agent.get("user_simulator") or {}).get("model_server") or {}
+        models = [
+            name
+            for name, one in tree.items()
+            if isinstance(one, dict) and MODELS in one and name != user.get("name")
+        ]
         if POLICY not in models and len(models) == 1 and "model_server" in agent:
             agent["model_server"]["name"] = models[0]
 

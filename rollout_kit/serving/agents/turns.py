@@ -274,6 +274,13 @@ class Turns:
             raise PeerError("answered without an 'output' list", server=model, retryable=True)
         return response
 
+    def cost_of(self, by: By) -> float | None:
+        """US dollars of the calls that asked the policy, or the user; None if one is unknown."""
+        pairs = zip(self._calls, self._asked, strict=True)
+        costs = [call.cost_usd for call, asked in pairs if asked.by == by]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if known and len(known) == len(costs) else None
+
     def finish(self, last: JsonObject, output: list[JsonObject], finish_reason: str) -> JsonObject:
         """Put the statistics into the session; return the response of the whole rollout: the last
         turn's, with every item and the sum of usage. Counts, times and usage are the policy's;

@@ -29,7 +29,7 @@ from ..gymnasium import observation_item
 from ..service import ServerRef
 from ..tools import NO_TOOL, arguments_of, refusal_text
 from ..transport.peers import Peers
-from ..users.profile import STOP, Decisions, UserAction
+from ..users.profile import Decisions, UserAction
 from ..users.scripted import USER_STOP, ScriptedUser
 from ..users.two_sided import UserSide
 from .rollout_bounds import OVER_LIMIT
@@ -223,8 +223,9 @@ class UserTalk:
         raise ModelError(f"the simulated user only calls tools: {MAX_CALLS} turns", server=model)
 
     def _end_or_say(self, text: str, calls: list[JsonObject], model: str) -> JsonObject | None:
-        before, stop, _ = text.partition(STOP)
-        if stop:
+        places = [text.find(word) for word in self.side.profile.ends]
+        before = text[: min((place for place in places if place >= 0), default=len(text))]
+        if len(before) < len(text):
             self.ended = USER_STOP
         elif not text.strip():
             raise ModelError("the simulated user said nothing", server=model)
@@ -268,6 +269,8 @@ class UserTalk:
             "ended": self.ended or None,
             "decisions": self.decisions.to_json(),
         }
+        if (usd := self.turns.cost_of("user")) is not None:
+            found["cost_usd"] = usd
         if self.config.policy == "scripted":
             found["revealed"] = self._script.revealed
         return found

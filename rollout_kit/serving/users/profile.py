@@ -87,6 +87,14 @@ class UserProfile(BaseModel):
     volunteers: float = Field(
         0.0, ge=0, le=1, description="The chance that a scripted user says a fact in the opening."
     )
+    instructions: str = Field(
+        "",
+        description="All instructions for a model that plays the user, in place of those made of"
+        " the other fields.",
+    )
+    ends: list[str] = Field(
+        [STOP], min_length=1, description="Words with which such a model ends the conversation."
+    )
     seed: int | None = Field(
         None, description="Determines what is drawn; by default the task and the repeat do."
     )
@@ -103,6 +111,8 @@ class UserProfile(BaseModel):
 
     def describe(self, tools: list[JsonObject]) -> str:
         """The instructions of a model that plays this user, who has these tools."""
+        if self.instructions:
+            return self.instructions
         known = [f"- {fact.about}: {_tell(fact)}" for fact in self.knows]
         about = [f"Your goal: {self.goal}"]
         about += [f"Who you are: {self.persona}"] if self.persona else []

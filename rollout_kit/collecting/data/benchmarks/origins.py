@@ -32,6 +32,7 @@ from ....types import JsonObject, Say
 from ..entries import HuggingFace
 from .bfcl_rows import read_bfcl
 from .hub_files import read_hub_files, read_objects
+from .tau2_rows import read_tau2
 
 CHUNK = 1 << 20
 
@@ -39,7 +40,7 @@ TIMEOUT_S = 60
 
 DOWNLOAD = ("--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python")
 
-READERS: dict[str, Callable[..., Iterator[JsonObject]]] = {"bfcl": read_bfcl}
+READERS: dict[str, Callable[..., Iterator[JsonObject]]] = {"bfcl": read_bfcl, "tau2": read_tau2}
 
 EXTENSIONS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 

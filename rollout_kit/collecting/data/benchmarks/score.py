@@ -46,18 +46,27 @@ def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
     repeats = counts["planned"] / counts["tasks"] if counts["tasks"] else 0
     if kind == "avg" and repeats != int(k):
         kind, k = "avg", f"{repeats:g}"
+    parts: JsonObject = {}
+    if sign == "^":
+        known = {"1": metrics["metrics"].get("reward"), **metrics.get("pass_hat_k", {})}
+        interval = metrics.get("pass_hat_k_intervals", {}).get(k)
+        parts = {"sections": {f"pass^{n}": known.get(str(n)) for n in range(1, int(k) + 1)}}
     return {
         **_describe(definition, metrics),
         "metric": f"{kind}{sign}{k}",
         "value": value,
         "interval": interval,
+        **parts,
     }
 
 
 def _describe(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
     counts = metrics["counts"]
     rows = counts["tasks"]
+    mean = metrics["metrics"].get("user_cost_usd")
+    user = {} if mean is None else {"user_usd": mean * counts["rollouts"]}
     return {
+        **user,
         "name": definition.name,
         "metric": definition.metric,
         "value": None,
@@ -92,7 +101,8 @@ def describe_score(found: Mapping[str, Any]) -> str:
             f"{name} {'–' if value is None else f'{value:.3f}'}"
             for name, value in found["sections"].items()
         )
-        return f"Benchmark {found['name']}: {', '.join(shown)} over {over}; no overall score"
+        end = "; no overall score" if found["metric"] == SECTIONS else ""
+        return f"Benchmark {found['name']}: {', '.join(shown)} over {over}{end}"
     if found["value"] is None:
         return f"Benchmark {found['name']}: {found['metric']} needs more repeats; {over}"
     between = "" if not found["interval"] else " [{:.3f}, {:.3f}]".format(*found["interval"])
