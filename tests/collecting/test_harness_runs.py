@@ -3,8 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ECONNREFUSED
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,6 +20,7 @@ from support import HANG_S, NO_NAMESPACES, may_isolate, read_jsonl, write_jsonl
 from workplace import ROOT
 
 from rollout_kit.responses import function_call_item, make_response, message_item
+from rollout_kit.serving.sockets import bound_socket
 from rollout_kit.types import JsonObject
 
 pytestmark = pytest.mark.skipif(not may_isolate(), reason=NO_NAMESPACES)
@@ -98,6 +103,24 @@ def check_nothing_is_left(run: int) -> None:
         assert left
 
 
+@contextmanager
+def leaving_nothing(folder: Path) -> Iterator[int]:
+    """Context for runs that leave no mount, no temporary file, and nothing at the port that it
+    gives for their gateway."""
+    temporary, mounts = folder / "temporary", Path("/proc/self/mountinfo")
+    temporary.mkdir()
+    before = mounts.read_text()
+    with bound_socket("127.0.0.1", 0) as sock:
+        port = int(sock.getsockname()[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        yield port
+    assert mounts.read_text() == before
+    assert not list(temporary.iterdir())
+    with socket.socket() as sock:
+        assert sock.connect_ex(("127.0.0.1", port)) == ECONNREFUSED
+
+
 def _find_sessions(run: int) -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -120,9 +143,9 @@ def test_a_run_that_is_killed_asks_the_model_only_for_what_is_not_in_the_journal
             is_held.set()
         return give_commands(body)
 
-    with endpoint(behave) as point:
+    with leaving_nothing(tmp_path) as port, endpoint(behave) as point:
         point.num_answered = 8
-        command = write_run(tmp_path, point.url, SMALL_HARNESS, 2)
+        command = write_run(tmp_path, point.url, SMALL_HARNESS, 2, gateway_port=port)
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             assert is_held.wait(HANG_S)
             while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 8:

@@ -8,7 +8,7 @@ from endpoint import endpoint
 from harness_programs import LOOP, SMALL_HARNESS
 from hostile_programs import HOSTILE, QUICK
 from support import NO_NAMESPACES, may_isolate, read_jsonl
-from test_harness_runs import NUM_COMMANDS, give_commands, run, write_run
+from test_harness_runs import NUM_COMMANDS, give_commands, leaving_nothing, run, write_run
 
 from rollout_kit.trajectory import GENERATION
 
@@ -29,8 +29,9 @@ def test_hostile_programs_harm_no_other_rollout(names: tuple[str, ...], tmp_path
         "number = int(os.environ['TASK'].rstrip('.').split()[-1])\n"
         f"exec({SMALL_HARNESS!r} if number % 2 else hostile[number // 2])\n"
     )
-    with endpoint(give_commands) as point:
-        told = run(write_run(tmp_path, point.url, mixed, 2 * len(names), **KEYS), 1200)
+    with leaving_nothing(tmp_path) as port, endpoint(give_commands) as point:
+        keys = {**KEYS, "gateway_port": port}
+        told = run(write_run(tmp_path, point.url, mixed, 2 * len(names), **keys), 1200)
     lines = {line["_ng_task_index"]: line for line in read_jsonl(tmp_path / "rollouts.jsonl")}
     assert sorted(lines) == [*range(2 * len(names))], told
     for number, line in lines.items():

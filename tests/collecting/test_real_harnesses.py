@@ -25,7 +25,7 @@ pytestmark = [
 
 COMMANDS = "responses_api_models/simulated_model/configs/commands.yaml"
 
-RECIPES = ("mini_swe_agent", "codex", "claude_code", "opencode", "pi")
+RECIPES = ("mini_swe_agent", "mini_in_process", "codex", "claude_code", "opencode", "pi")
 
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The command with which mini-swe-agent ends."""
@@ -45,7 +45,7 @@ def make_command(folder: Path, name: str, num_tasks: int = 6, *words: str) -> li
         f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
         f"{model}script_jsonl_fpath={folder / 'example.jsonl'}",
         f"{model}return_token_ids=true",
-        *([f"{model}last_command={DONE}"] if name == "mini_swe_agent" else []),
+        *([f"{model}last_command={DONE}"] if name.startswith("mini") else []),
         "+num_samples_in_parallel=4",
         "+max_attempts=1",
         *words,
@@ -54,8 +54,12 @@ def make_command(folder: Path, name: str, num_tasks: int = 6, *words: str) -> li
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_program_of_others_solves_tasks_that_are_verified_by_its_files(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "mini_in_process":
+        [packages] = FOLDER.glob("mini/lib/python3*/site-packages")
+        monkeypatch.setenv("PYTHONPATH", str(packages.resolve()))
+        monkeypatch.setenv("MSWEA_CONFIGURED", "true")
     told = run_to_its_end(make_command(tmp_path, name), 900)
     lines = read_jsonl(tmp_path / "rollouts.jsonl")
     assert len(lines) == 6, told
