@@ -174,7 +174,8 @@ rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, 
 	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
-	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_weight_folder.py
+	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py \
+		tests/training/test_weight_folder.py
 
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl

@@ -38,6 +38,7 @@ class Lesson:
     members: int
     steps: int
     num_tests: int
+    rate: float
     most_tokens: int
     title: str
     axis: str
@@ -52,6 +53,7 @@ LESSONS = {
         members=8,
         steps=90,
         num_tests=192,
+        rate=1e-3,
         most_tokens=96,
         title="GRPO on three-digit sums",
         axis="share of sums that are right",
@@ -62,9 +64,10 @@ LESSONS = {
         tasks="shell_tasks.py",
         groups=8,
         members=16,
-        steps=50,
-        num_tests=96,
-        most_tokens=6,
+        steps=40,
+        num_tests=64,
+        rate=3e-3,
+        most_tokens=1,
         title="GRPO through a harness in a shell: one of eight commands",
         axis="share of files that are right",
     ),
@@ -196,6 +199,7 @@ def serve_buffer(lesson: Lesson, folder: Path, url: str) -> list[str]:
 
 def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
     own = [f"--folder={folder}", f"--steps={args.steps}", f"--seed={args.seed}"]
+    own.append(f"--rate={LESSONS[args.lesson].rate}")
     return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
 
 

@@ -1,6 +1,6 @@
 """Write two files of tasks for a shell: one to learn from, and one with files that are not in it.
 
-python examples/grpo/shell_tasks.py FOLDER [--train 4000] [--test 96] [--seed 0]
+python examples/grpo/shell_tasks.py FOLDER [--train 4000] [--test 64] [--seed 0]
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--train", type=int, default=4000, help="number of tasks to learn from")
-    parser.add_argument("--test", type=int, default=96, help="number of tasks to test with")
+    parser.add_argument("--test", type=int, default=64, help="number of tasks to test with")
     parser.add_argument("--seed", type=int, default=0, help="draws other tasks to learn from")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def draw(number: int, seed: str, names: Sequence[int]) -> Iterator[dict[str, Any
         while len(set(list_results(lines))) < len(ASKED):
             lines = rng.choices(WORDS, k=rng.randint(5, 8))
         kind = at % len(ASKED)
-        text = f"{ASKED[kind]}: notes {rng.choice(names)}"
+        text = f"{ASKED[kind]} {rng.choice(names)}: 1 2 3 4 5 6 7 8?"
         yield {
             "responses_create_params": {"input": [{"role": "user", "content": text}]},
             "files": {"/work/notes": "".join(f"{line}\n" for line in lines)},
