@@ -26,6 +26,7 @@ from .keys import (
     InspectConfig,
     JudgeAgreementConfig,
     ListConfig,
+    MakeTasksConfig,
     MergeConfig,
     MergeLoraConfig,
     PackageConfig,
@@ -237,6 +238,14 @@ COMMANDS = {
         (
             "ng_check_harbor_tasks tasks/",
             "ng_check_harbor_tasks tasks/ +run=true +json=true",
+        ),
+    ),
+    "ng_make_tasks": CommandInfo(
+        MakeTasksConfig,
+        "make tasks of packages: faults that their tests find",
+        (
+            "ng_make_tasks pypi:toolz +output_dir=tasks",
+            "ng_make_tasks my_project/ +num_tasks=50",
         ),
     ),
     "ng_build_root": CommandInfo(

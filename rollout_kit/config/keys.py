@@ -5,6 +5,7 @@ several commands share, then each command with its own.
 """
 
 import re
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -881,6 +882,30 @@ class CheckHarborConfig(ReadingCommand):
     )
     allowed_hosts: list[str] = Field([], description="Hosts that tasks may be given.")
     run: bool = Field(False, description="Play each solution, and an agent that does nothing.")
+
+
+class MakeTasksConfig(ReadingCommand):
+    """ng_make_tasks: plant faults in packages that have tests, and write tasks to repair them."""
+
+    inputs: list[str] = Field(
+        [],
+        description="Packages: pypi:<name>, pypi:<name>==<version>, or a folder with a project and"
+        " its tests. Also as plain words.",
+    )
+    output_dir: Path = Field(Path("tasks"), description="Folder for the tasks and rows.jsonl.")
+    num_tasks: int = Field(20, ge=1, description="Most tasks of one package.")
+    max_minutes: float = Field(10, gt=0, description="Time limit of trying faults of one package.")
+    kinds: list[Literal["mutation", "removed_function", "earlier_release"]] = Field(
+        ["mutation", "removed_function", "earlier_release"],
+        description="Faults: changed code, functions without a body, lines of the release before.",
+    )
+    python: str = Field(
+        f"{sys.version_info[0]}.{sys.version_info[1]}",
+        json_schema_extra={"shown_default": "that of rollout_kit"},
+        description="Version of Python that the tasks have.",
+    )
+    suite_timeout_s: float = Field(60, gt=0, description="Time limit of one run of the tests.")
+    seed: int = Field(0, description="Seed for drawing faults.")
 
 
 class BuildRootConfig(ReadingCommand):
