@@ -1,4 +1,4 @@
-"""Verdicts on generated answers to BFCL, here and by its own evaluator.
+"""Verdicts on generated answers to BFCL and its prompts, here and by its own evaluator.
 
     python -m venv .peers && .peers/bin/pip install --no-deps bfcl-eval==2026.3.23
     .peers/bin/pip install numpy==1.26.4 tree_sitter==0.21.3 tree-sitter-java==0.21.0 \\
@@ -80,7 +80,8 @@ def main(words: Sequence[str]) -> int:
     for mode, answers in found.items():
         asked = [(answer.row, to_items(answer, mode)) for answer in answers]
         own = [require(each)["reward"] == 1 for each in asyncio.run(verify("bfcl", asked))]
-        left += compare(mode, answers, own, theirs[mode])
+        left += compare(mode, answers, own, [verdict for verdict, _ in theirs[mode]])
+        left += compare_prompts(mode, answers, [asked for _, asked in theirs[mode]])
     print(f"{sum(map(len, found.values()))} answers, {left} unexplained differences")
     return int(left > 0)
 
@@ -276,6 +277,26 @@ def ask_peer(python: str, answers: dict[str, list[Answer]]) -> dict[str, list[An
         source.write_text(json.dumps(given))
         subprocess.run([python, CHILD, source, target], check=True, stdout=subprocess.DEVNULL)
         return json.loads(target.read_text())
+
+
+def compare_prompts(mode: str, answers: list[Answer], theirs: list[Any]) -> int:
+    """Print the rows whose tools or first messages differ; returns their number. What a function
+    returns stands in our descriptions, and in a field of its own there."""
+    differing = dict[str, tuple[Any, Any]]()
+    for answer, asked in zip(answers, theirs, strict=True):
+        params = answer.row["responses_create_params"]
+        own = params.get("tools", []) if mode == "fc" else params["input"]
+        for tool in asked if mode == "fc" else ():
+            if (response := tool.pop("response", None)) is not None:
+                shown = json.dumps(response)
+                tool["description"] += f" The response field has the following schema: {shown}"
+        if own != asked:
+            differing[answer.row["id"]] = own, asked
+    rows = len({answer.row["id"] for answer in answers})
+    print(f"  {'tools' if mode == 'fc' else 'prompts'} of {rows} rows, {len(differing)} differ")
+    for name, (own, asked) in [*differing.items()][:2]:
+        print(f"    {name}\n    ours:   {own!r:.900}\n    theirs: {asked!r:.900}")
+    return len(differing)
 
 
 def compare(mode: str, answers: list[Answer], own: list[bool], theirs: list[Any]) -> int:

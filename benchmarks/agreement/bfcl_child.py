@@ -1,7 +1,8 @@
 """Runs in an environment of bfcl-eval: what its evaluator says of answers.
 
-Reads `{mode: [{id, category, result}, …]}` and writes `{mode: [bool or the error, …]}`. Clients of
-hosted models that are not installed are replaced: only the functions that judge are called.
+Reads `{mode: [{id, category, result}, …]}` and writes `{mode: [[verdict, asked], …]}`: a bool or
+the error, and the tools or the prompt of the row. Clients of hosted models that are not installed
+are replaced: only the functions that write prompts and judge are called.
 """
 
 import json
@@ -46,7 +47,7 @@ class Judge:
     def __init__(self, runner, mode):
         self.runner, self.model = runner, MODELS[mode]
         self.handler = runner.get_handler(self.model)
-        self.entries = {}
+        self.entries, self.asked, self.is_fc = {}, {}, mode == "fc"
 
     def judge_all(self, answers):
         for category in {each["category"] for each in answers}:
@@ -57,8 +58,24 @@ class Judge:
             truths = self.runner.load_ground_truth_entry(category) if has_truth else prompts
             for prompt, truth in zip(prompts, truths, strict=True):
                 self.entries[prompt["id"]] = prompt, truth.get("ground_truth")
+            for entry in self.runner.load_dataset_entry(category, include_prereq=False):
+                self.asked[entry["id"]] = self.ask(entry)
         # the programs of a task are kept by its name, so each answer has another name
-        return [self.judge(answer, f"{self.model}-{n}") for n, answer in enumerate(answers)]
+        return [
+            [self.judge(answer, f"{self.model}-{n}"), self.asked[answer["id"]]]
+            for n, answer in enumerate(answers)
+        ]
+
+    def ask(self, entry):
+        """The tools of a row, or its first messages."""
+        utils = import_module("bfcl_eval.model_handler.utils")
+        if not self.is_fc:
+            messages, functions = entry["question"][0], entry["function"]
+            return utils.system_prompt_pre_processing_chat_model(messages, functions, entry["id"])
+        tools = utils.convert_to_tool(
+            entry["function"], utils.GORILLA_TO_OPENAPI, utils.ModelStyle.OPENAI_RESPONSES
+        )
+        return tools
 
     def judge(self, answer, name):
         prompt, truth = self.entries[answer["id"]]

@@ -49,7 +49,7 @@ class MathAPI(World):
                 context.prec = min(int(precision), MAX_DIGITS) + 10
                 found = Decimal(value).ln() / Decimal(base).ln()
                 context.prec = min(int(precision), MAX_DIGITS) + 3
-                return {"result": Number(str(+found))}
+                return {"result": Number(+found)}
         except (ArithmeticError, ValueError, TypeError) as error:
             return {"error": str(error)}
 
@@ -144,8 +144,11 @@ class MathAPI(World):
 class Number:
     """A logarithm, which is shown as `mpf('…')`, with its digits."""
 
-    def __init__(self, digits: str) -> None:
-        self.digits = digits
+    def __init__(self, value: Decimal) -> None:
+        self.value = value
 
     def __repr__(self) -> str:
-        return f"mpf('{self.digits}')"
+        digits = str(self.value)
+        if "." in digits and "E" not in digits:
+            digits = digits.rstrip("0") + "0" * digits.rstrip("0").endswith(".")
+        return f"mpf('{digits}')"

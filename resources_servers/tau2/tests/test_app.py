@@ -70,6 +70,15 @@ def test_actions_count_only_where_the_row_says_so():
     assert play(strict, row["gold_items"])[0]["reward"] == 1
 
 
+def test_each_parameter_is_described():
+    for desk, number in (("airline", 14), ("retail", 15)):
+        server = Tau2(Tau2.Config(desk=desk), None, "tau2")
+        tools = asyncio.run(server.list_tools())
+        assert len(tools) == number
+        for tool in tools:
+            assert all(each["description"] for each in tool["parameters"]["properties"].values())
+
+
 def test_lists_of_an_action_have_no_order():
     action = APP.Action(name="f", arguments={"a": ["x", "y"], "b": 1}, compare_args=["a"])
     assert APP.was_called(action, [call("f", a=["y", "x"], b=2)])

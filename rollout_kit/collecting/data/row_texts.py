@@ -25,6 +25,10 @@ class RowTexts:
         """A jinja template with the fields of a row; ConfigError if the template is none."""
         return self._call("prompt", "render", template, row)
 
+    def read_calls(self, texts: list[str]) -> list[tuple[str, list[Any], JsonObject]]:
+        """Name, positional and named arguments of calls that are written in Python."""
+        return self._call("calls", "read_calls", texts)
+
     def close(self) -> None:
         """End the process."""
         self._worker.close()

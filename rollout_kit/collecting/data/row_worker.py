@@ -1,5 +1,6 @@
-"""Run in a worker process by path: regular expressions and templates over the texts of rows."""
+"""Run in a worker process by path: regular expressions, templates and calls in texts of rows."""
 
+import ast
 import re
 from functools import lru_cache
 from typing import Any
@@ -9,7 +10,7 @@ GROUP = "answer"
 
 
 def work(name: str, *arguments: Any) -> Any:
-    return {"search": search, "render": render}[name](*arguments)
+    return {"search": search, "render": render, "read_calls": read_calls}[name](*arguments)
 
 
 def search(pattern: str, text: str) -> str | None:
@@ -23,6 +24,18 @@ def search(pattern: str, text: str) -> str | None:
 def render(template: str, row: dict[str, Any]) -> str:
     """The template with the row's fields, which are values and never templates themselves."""
     return compile_template(template).render(row)
+
+
+def read_calls(texts: list[str]) -> list[tuple[str, list[Any], dict[str, Any]]]:
+    """Name, positional and named arguments of each call; ValueError for what is none."""
+    found = []
+    for text in texts:
+        call = ast.parse(text, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError(f"no call: {text:.80}")
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        found.append((call.func.id, [ast.literal_eval(each) for each in call.args], named))
+    return found
 
 
 def check_text(value: Any) -> Any:

@@ -3,17 +3,18 @@
 Its files are only parsed. The wording of its prompts stands in `bfcl_prompt.txt`.
 """
 
-import ast
 import copy
 import json
 import re
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ....errors import ConfigError
 from ....types import JsonObject
+from ..row_texts import RowTexts
 from .bfcl_gold import make_gold
 
 ROOT = "bfcl_eval/data"
@@ -67,7 +68,7 @@ def read_bfcl(wheel: Path, mode: str) -> Iterator[JsonObject]:
     tools, or `prompt` with functions in the text."""
     if mode not in ("fc", "prompt"):
         raise ConfigError(f"source.mode: {mode!r} is neither fc nor prompt")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheel) as archive, closing(RowTexts()) as texts:
         programs = {
             name: _read_lines(archive, f"multi_turn_func_doc/{file}.json")
             for name, file in DOCUMENTS.items()
@@ -81,7 +82,7 @@ def read_bfcl(wheel: Path, mode: str) -> Iterator[JsonObject]:
             for number, entry in enumerate(_read_lines(archive, file)):
                 truth = answers[number]["ground_truth"] if answers else []
                 if category in MULTI_TURN:
-                    row = _make_conversation(entry, truth, category, mode, programs)
+                    row = _make_conversation(entry, truth, category, mode, programs, texts)
                 else:
                     row = _make_question(entry, truth, category, mode)
                 yield {**row, "gold_items": make_gold(row)} if truth else row
@@ -128,6 +129,7 @@ def _make_conversation(
     category: str,
     mode: str,
     programs: dict[str, list[JsonObject]],
+    texts: RowTexts,
 ) -> JsonObject:
     functions = [each for name in entry["involved_classes"] for each in programs[name]]
     names = {each["name"]: [*each["parameters"]["properties"]] for each in functions}
@@ -151,21 +153,19 @@ def _make_conversation(
         "involved_classes": entry["involved_classes"],
         "initial_config": entry.get("initial_config", {}),
         "long_context": "long_context" in category,
-        "ground_truth": [[_read_call(each, names) for each in turn] for turn in truth],
+        "ground_truth": [
+            [_name_arguments(call, names[call[0]]) for call in texts.read_calls(turn)]
+            for turn in truth
+        ],
         "turns": later,
         **({"more_tools": more} if more else {}),
     }
 
 
-def _read_call(text: str, names: dict[str, list[str]]) -> JsonObject:
+def _name_arguments(call: tuple[str, list[Any], JsonObject], names: list[str]) -> JsonObject:
     """A right call, with a name for each argument."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ConfigError(f"a right call of BFCL is none: {text:.80}")
-    name = call.func.id
-    pairs = [*zip(names[name], call.args, strict=False)]
-    pairs += [(str(each.arg), each.value) for each in call.keywords]
-    return {name: {key: ast.literal_eval(value) for key, value in pairs}}
+    name, values, named = call
+    return {name: {**dict(zip(names, values, strict=False)), **named}}
 
 
 def _ask(messages: list[JsonObject], functions: list[JsonObject], mode: str) -> JsonObject:
