@@ -15,7 +15,7 @@ from rollout_kit.authoring.make_tasks.faults import Fault, choose, list_differen
 from rollout_kit.authoring.make_tasks.source import find_previous, is_test, read_source
 from rollout_kit.authoring.make_tasks.tasks import FaultyTask, make_task_row, write_task
 from rollout_kit.errors import ConfigError
-from rollout_kit.serving.harbor.folder import read_task
+from rollout_kit.serving.harbor.task_folder import read_task
 
 CODE = '''\
 """Ranges."""
