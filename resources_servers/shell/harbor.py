@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_kit import JsonObject, TaskError
-from rollout_kit.serving.harbor.folder import HarborStep, HarborTask
 from rollout_kit.serving.harbor.grounds import Grounds
 from rollout_kit.serving.harbor.packing import open_packed
 from rollout_kit.serving.harbor.rewards import (
@@ -24,6 +23,7 @@ from rollout_kit.serving.harbor.rewards import (
     join_steps,
     parse_rewards,
 )
+from rollout_kit.serving.harbor.task_folder import HarborStep, HarborTask
 from rollout_kit.serving.harbor.task_toml import Healthcheck, TaskEnvironment
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.roots.build import Root

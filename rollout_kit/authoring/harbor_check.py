@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import RolloutError
-from ..serving.harbor.folder import HarborTask
-from ..serving.harbor.rows import make_row
+from ..serving.harbor.task_folder import HarborTask
+from ..serving.harbor.task_rows import make_row
 from ..types import JsonObject
 from .playing import play, serving_shell
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..authoring.harbor_check import CheckedTask, check_task, run_tasks
 from ..config.keys import CheckHarborConfig
 from ..errors import ConfigError, number_of
-from ..serving.harbor.rows import read_collection
+from ..serving.harbor.task_rows import read_collection
 from . import entry
 
 

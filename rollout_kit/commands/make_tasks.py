@@ -10,7 +10,7 @@ from ..authoring.make_tasks.making import make_tasks
 from ..authoring.make_tasks.tasks import make_task_row
 from ..config.keys import MakeTasksConfig
 from ..errors import ConfigError, number_of
-from ..serving.harbor.folder import find_tasks, read_task
+from ..serving.harbor.task_folder import find_tasks, read_task
 from . import entry
 
 

@@ -29,6 +29,7 @@ from rollout_kit.collecting.data.mapping import Mapping
 from rollout_kit.commands import entry
 from rollout_kit.commands import list as list_command
 from rollout_kit.config import load as loading
+from rollout_kit.config.benchmarks.definition import HARBOR, read_definition
 from rollout_kit.config.commands import COMMANDS
 from rollout_kit.config.keys import PairsConfig, ValidateConfig
 from rollout_kit.config.shard import KUBERNETES, SLURM
@@ -162,6 +163,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         write_server("resources_servers/my_env")
     _write_checkout(folder / "Gym")
+    (folder / "tasks").mkdir()
+    (folder / "tasks/task.toml").write_text("")
     for name in ("bin", *PYTHONS, "calls"):
         (folder / name).mkdir(parents=True)
     for name in (*COMMANDS, *OTHERS, *TOOLS.split()):
@@ -323,6 +326,9 @@ def test_a_yaml_block_is_valid(
     elif "arms" in tree:
         (tmp_path / "arms.yaml").write_text(found.text)
         assert read_arms("arms.yaml", registry.resolve_path)
+    elif isinstance(tree.get("source"), dict) and tree["source"].get("type") == HARBOR:
+        (tmp_path / "words.yaml").write_text(found.text)
+        assert read_definition("words.yaml", tmp_path).folders
     elif "mapping" in tree:
         assert Mapping.model_validate(tree["mapping"])
     elif "faults" in tree:

@@ -13,8 +13,8 @@ from support import NO_NAMESPACES, may_isolate
 
 from rollout_kit.authoring.playing import play, serving_shell
 from rollout_kit.errors import RolloutError
-from rollout_kit.serving.harbor.folder import read_task
-from rollout_kit.serving.harbor.rows import make_row
+from rollout_kit.serving.harbor.task_folder import read_task
+from rollout_kit.serving.harbor.task_rows import make_row
 
 pytestmark = pytest.mark.skipif(not may_isolate(), reason=NO_NAMESPACES)
 

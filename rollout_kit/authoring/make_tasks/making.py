@@ -13,7 +13,7 @@ from ...config.keys import MakeTasksConfig
 from ...errors import ConfigError, number_of
 from ...types import Say
 from .faults import Fault, choose, list_differences, list_faults, parses
-from .source import Source, find_previous, read_source
+from .source import PackageSource, find_previous, read_source
 from .tasks import FaultyTask, write_task
 from .workbench import Outcome, Workbench, install, opening
 
@@ -68,7 +68,7 @@ async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Pat
     return folders
 
 
-async def _find_suite(bench: Workbench, source: Source, first: Outcome) -> Suite:
+async def _find_suite(bench: Workbench, source: PackageSource, first: Outcome) -> Suite:
     """What passes in each of three runs."""
     began, found = time.monotonic(), first
     for _ in range(NUM_RUNS - 1):
@@ -85,7 +85,7 @@ async def _find_suite(bench: Workbench, source: Source, first: Outcome) -> Suite
 
 
 async def _list_faults(
-    bench: Workbench, source: Source, command: MakeTasksConfig, place: Path
+    bench: Workbench, source: PackageSource, command: MakeTasksConfig, place: Path
 ) -> list[Fault]:
     await bench.run([], covers=True)
     covered = await bench.read_covered()
@@ -101,7 +101,7 @@ async def _list_faults(
     return choose(found, command.seed)
 
 
-def _list_reverted(source: Source, covered: set[str], place: Path) -> list[Fault]:
+def _list_reverted(source: PackageSource, covered: set[str], place: Path) -> list[Fault]:
     """Differences to the release before, if there is one."""
     try:
         version = find_previous(source.name, source.version)
@@ -122,7 +122,7 @@ def _list_reverted(source: Source, covered: set[str], place: Path) -> list[Fault
 
 async def _try_all(
     benches: Sequence[Workbench],
-    source: Source,
+    source: PackageSource,
     suite: Suite,
     faults: Sequence[Fault],
     command: MakeTasksConfig,

@@ -36,7 +36,7 @@ ANCHOR = re.compile(r'<a\s[^>]*?href="([^"]+)"[^>]*>([^<]+)</a>')
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PackageSource:
     """A package's files: `folder` has its code, `tests` its tests, at the same paths."""
 
     name: str
@@ -51,7 +51,7 @@ class Source:
         return f"{self.name}-{self.version}".replace("_", "-").lower()
 
 
-def read_source(given: str, target: Path) -> Source:
+def read_source(given: str, target: Path) -> PackageSource:
     """Unpack the source into `target`; ConfigError if it cannot be had."""
     if given.startswith("pypi:"):
         name, _, version = given.removeprefix("pypi:").partition("==")
@@ -158,7 +158,7 @@ def is_test(path: str) -> bool:
     return TESTS.search(path) is not None
 
 
-def _split(whole: Path, target: Path, origin: str) -> Source:
+def _split(whole: Path, target: Path, origin: str) -> PackageSource:
     """Copy the code and the tests apart, so that no agent sees the tests."""
     code, tests = target / "project", target / "suite"
     number = 0
@@ -179,7 +179,7 @@ def _split(whole: Path, target: Path, origin: str) -> Source:
         raise ConfigError(f"{whole.name}: its source has no tests")
     code.mkdir(exist_ok=True)
     name, version, license = _read_metadata(whole)
-    return Source(name or whole.name, version or "0", license, origin, code, tests)
+    return PackageSource(name or whole.name, version or "0", license, origin, code, tests)
 
 
 def _read_metadata(folder: Path) -> tuple[str, str, str]:

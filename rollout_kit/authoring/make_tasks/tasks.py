@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...serving.harbor.folder import HarborTask
-from ...serving.harbor.rows import make_row
+from ...serving.harbor.task_folder import HarborTask
+from ...serving.harbor.task_rows import make_row
 from ...types import JsonObject
 from .faults import Fault
-from .source import Source
+from .source import PackageSource
 from .workbench import link_tree
 
 WRITTEN = Path(__file__).with_name("written")
@@ -74,7 +74,7 @@ class FaultyTask:
 
 
 def write_task(
-    folder: Path, task: FaultyTask, source: Source, dockerfile: Path, run_s: float
+    folder: Path, task: FaultyTask, source: PackageSource, dockerfile: Path, run_s: float
 ) -> None:
     """Write all of a folder, in place of an earlier one."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +111,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _instruct(task: FaultyTask, source: Source) -> str:
+def _instruct(task: FaultyTask, source: PackageSource) -> str:
     number = len(task.faults)
     what = "a fault" if number == 1 else f"{number} faults"
     lines = [
@@ -133,7 +133,7 @@ def _instruct(task: FaultyTask, source: Source) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _describe(name: str, task: FaultyTask, source: Source, timeout_s: float) -> str:
+def _describe(name: str, task: FaultyTask, source: PackageSource, timeout_s: float) -> str:
     given = {
         "name": f"made/{name}",
         "description": f"Repair {source.name} {source.version}",

@@ -16,7 +16,7 @@ from ...serving.sandbox.roots.dockerfile import read_dockerfile
 from ...serving.sandbox.session.bounds import SessionLimits, SessionRefused
 from ...serving.sandbox.session.client import Sessions, ShellSession
 from ...types import Say
-from .source import Source
+from .source import PackageSource
 
 RUNNER = Path(__file__).with_name("written") / "run_tests.py"
 
@@ -50,7 +50,7 @@ class Outcome:
     is_whole: bool = False
 
 
-def write_context(source: Source, target: Path, python: str, more: Sequence[str]) -> Path:
+def write_context(source: PackageSource, target: Path, python: str, more: Sequence[str]) -> Path:
     """The Dockerfile of the package, next to its code. What is copied after it is the fault."""
     wanted = ["pytest", "coverage", *more]
     names = [each.name for each in sorted(source.folder.glob("*.txt"))]
@@ -139,7 +139,7 @@ class Workbench:
 
 
 async def install(
-    source: Source, place: Path, python: str, timeout_s: float, say: Say
+    source: PackageSource, place: Path, python: str, timeout_s: float, say: Say
 ) -> tuple[Root, Path, Outcome]:
     """The root with the package and what its tests import, its Dockerfile, and the first outcome;
     ConfigError if it cannot be installed."""
@@ -160,7 +160,7 @@ async def install(
 
 
 @asynccontextmanager
-async def opening(root: Root, source: Source, timeout_s: float) -> AsyncIterator[Workbench]:
+async def opening(root: Root, source: PackageSource, timeout_s: float) -> AsyncIterator[Workbench]:
     packages = () if root.folder else PACKAGES
     async with (
         Sessions(root.folder, packages, layers=root.layers, limits=LIMITS) as sessions,

@@ -18,7 +18,7 @@ from ..._version import __version__
 from ...errors import ConfigError, suggest
 from ...reading import cache_folder
 from ...serving import registry
-from ...serving.harbor.folder import sign
+from ...serving.harbor.task_folder import sign
 from ...types import JsonObject
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES

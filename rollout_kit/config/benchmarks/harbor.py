@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import ConfigError
-from ...serving.harbor.folder import find_tasks
+from ...serving.harbor.task_folder import find_tasks
 from ...types import JsonObject
 from ..keys import Command
 from .definition import HARBOR, Definition, read_definition

@@ -10,7 +10,7 @@ from ...types import Say
 from ..sandbox.roots.build import CannotBuild, Root, build_root
 from ..sandbox.roots.dockerfile import Recipe
 from ..sandbox.session.client import Sessions
-from .folder import HarborTask, read_task, sign
+from .task_folder import HarborTask, read_task, sign
 from .task_toml import PhaseNetwork
 
 MAX_ROOTS = 32

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ...errors import validation_summary
-from ..sandbox.roots.dockerfile import Problem
+from ..sandbox.roots.dockerfile import BuildProblem
 
 NEWEST = (1, 4)
 
@@ -88,7 +88,7 @@ def _read_size(text: str) -> int:
     return int(float(text.strip()[:-1]) * SIZES[unit])
 
 
-class Collected(BaseModel):
+class CollectHook(BaseModel):
     """A command that runs before artifacts are taken."""
 
     command: str
@@ -103,7 +103,7 @@ class TaskVerifier(PhaseNetwork):
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None
     environment: TaskEnvironment | None = None
-    collect: list[Collected] = []
+    collect: list[CollectHook] = []
 
     @model_validator(mode="after")
     def _has_one_mode(self) -> "TaskVerifier":
@@ -186,25 +186,25 @@ class TaskToml(BaseModel):
         return self
 
 
-def read_toml(text: str) -> tuple[TaskToml | None, list[Problem]]:
+def read_toml(text: str) -> tuple[TaskToml | None, list[BuildProblem]]:
     """What a task.toml says, or why it cannot be read."""
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
-        return None, [Problem(NAME, int(found[1]) if found else 1, f"not TOML: {error}")]
+        return None, [BuildProblem(NAME, int(found[1]) if found else 1, f"not TOML: {error}")]
     try:
         read = TaskToml.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]["loc"]
         keys = [str(each) for each in first]
-        return None, [Problem(NAME, find_line(text, *keys), validation_summary(error))]
+        return None, [BuildProblem(NAME, find_line(text, *keys), validation_summary(error))]
     version = re.fullmatch(r"(\d+)(?:\.(\d+))?", read.schema_version)
     if version is None or (int(version[1]), int(version[2] or 0)) > NEWEST:
         newest = ".".join(map(str, NEWEST))
         why = f"schema {read.schema_version} is newer than {newest}"
         line = max(find_line(text, "schema_version"), find_line(text, "version"))
-        return read, [Problem(NAME, line, why)]
+        return read, [BuildProblem(NAME, line, why)]
     return read, []
 
 

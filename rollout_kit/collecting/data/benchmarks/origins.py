@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from ....config.benchmarks.definition import Definition, keep_folder
 from ....config.fields import problems
 from ....errors import ConfigError, number_of
-from ....serving.harbor.rows import make_row, read_collection
+from ....serving.harbor.task_rows import make_row, read_collection
 from ....store.files import write_atomically
 from ....types import JsonObject, Say
 from ..entries import HuggingFace

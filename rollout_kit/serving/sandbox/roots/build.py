@@ -30,7 +30,7 @@ from ..session.bounds import SessionLimits, SessionRefused
 from ..session.changes import Rules
 from ..session.client import Sessions, ShellSession
 from .bases import Base, find_base
-from .dockerfile import CopyStep, FolderStep, Problem, Recipe, RunStep, Step
+from .dockerfile import BuildProblem, CopyStep, FolderStep, Recipe, RunStep, Step
 from .tree import write_layer
 
 REGISTRIES = (
@@ -78,7 +78,7 @@ class Root:
 class CannotBuild(Exception):
     """A root that cannot be had here, because of one line."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: BuildProblem) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
@@ -98,7 +98,7 @@ def choose_base(recipe: Recipe, roots: Mapping[str, str], name: str) -> Base:
     try:
         return find_base(recipe.base, roots, needs_apt=needs_apt)
     except ValueError as error:
-        raise CannotBuild(Problem(name, recipe.base_line, f"FROM: {error}")) from None
+        raise CannotBuild(BuildProblem(name, recipe.base_line, f"FROM: {error}")) from None
 
 
 def _uses_apt(step: RunStep) -> bool:
@@ -225,7 +225,7 @@ async def _build(
             file, _ = await session.pack_changes(Rules(NOT_KEPT))
         about = await asyncio.to_thread(_keep_layer, file, partial, place)
     except SandboxError as error:
-        raise CannotBuild(Problem(saying.name, steps[0].line, str(error))) from None
+        raise CannotBuild(BuildProblem(saying.name, steps[0].line, str(error))) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     took_s = time.monotonic() - began
@@ -262,7 +262,7 @@ async def _perform(
         else:
             await _shell(session, 'mkdir -p "$P"', P=step.path)
     except (SessionRefused, ValueError) as error:
-        raise CannotBuild(Problem(saying.name, step.line, str(error))) from None
+        raise CannotBuild(BuildProblem(saying.name, step.line, str(error))) from None
 
 
 async def _run(step: RunStep, session: ShellSession, network: Mapping[str, str]) -> None:
@@ -386,4 +386,4 @@ def _run_builder(base: Base, target: Path) -> None:
     )
     if done.returncode:
         tail = " ".join(done.stderr.strip().splitlines()[-3:])
-        raise CannotBuild(Problem(base.name, 1, f"mmdebstrap {base.suite} failed: {tail}"))
+        raise CannotBuild(BuildProblem(base.name, 1, f"mmdebstrap {base.suite} failed: {tail}"))

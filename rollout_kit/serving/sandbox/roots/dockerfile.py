@@ -23,7 +23,7 @@ DEFAULT_SHELL = ("/bin/sh", "-c")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BuildProblem:
     """Why something cannot be run here, and the line that prevents it."""
 
     path: str
@@ -79,7 +79,7 @@ class Recipe:
     environment: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = ""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[BuildProblem] = field(default_factory=list)
 
 
 def read_dockerfile(path: Path, name: str = "Dockerfile") -> Recipe:
@@ -88,7 +88,7 @@ def read_dockerfile(path: Path, name: str = "Dockerfile") -> Recipe:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reader.recipe.problems.append(Problem(name, 1, f"cannot be read: {error}"))
+        reader.recipe.problems.append(BuildProblem(name, 1, f"cannot be read: {error}"))
         return reader.recipe
     for number, word, rest in _split_lines(text):
         reader.take(number, word, rest)
@@ -149,7 +149,7 @@ class _Reader:
         }
 
     def refuse(self, line: int, reason: str) -> None:
-        self.recipe.problems.append(Problem(self._name, line, reason))
+        self.recipe.problems.append(BuildProblem(self._name, line, reason))
 
     def take(self, line: int, word: str, rest: str) -> None:
         if word == "ESCAPE":

@@ -25,7 +25,7 @@ PASSING = ("/proc", "/dev", "/sys", "/tmp/.X11-unix")
 """No files of the session."""
 
 
-class Found(NamedTuple):
+class ChangedPaths(NamedTuple):
     """The `paths` that may differ, folders first, each with whether the start has it; and the
     names of the start's `programs`."""
 
@@ -50,7 +50,7 @@ class Rules(NamedTuple):
         return is_imported or parts[-1] in programs
 
 
-def find(changed: Sequence[tuple[str, list[str]]]) -> Found:
+def find(changed: Sequence[tuple[str, list[str]]]) -> ChangedPaths:
     found: dict[str, bool] = {}
     for place, layers in changed:
         for layer in layers:
@@ -61,7 +61,7 @@ def find(changed: Sequence[tuple[str, list[str]]]) -> Found:
     for place in PATH if found else ():
         with suppress(OSError):
             programs.update(os.listdir(f"{START}/{place}"))
-    return Found(sorted(found.items()), frozenset(programs))
+    return ChangedPaths(sorted(found.items()), frozenset(programs))
 
 
 def _walk(place: str, layer: str) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _walk(place: str, layer: str) -> Iterator[str]:
                 yield from walk_start(START + path)
 
 
-def pack(found: Found, rules: Rules, given: int, out: BinaryIO) -> None:
+def pack(found: ChangedPaths, rules: Rules, given: int, out: BinaryIO) -> None:
     """Write into `given` what is there; then say what is `removed` and `dropped`."""
     dropped = [path for path, was in found.paths if rules.drop(path, was, found.programs)]
     hidden = set(dropped)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..sandbox.roots.build import CannotBuild, choose_base
-from ..sandbox.roots.dockerfile import Problem, Recipe, read_dockerfile
+from ..sandbox.roots.dockerfile import BuildProblem, Recipe, read_dockerfile
 from .task_toml import (
     NAME,
     Artifact,
-    Collected,
+    CollectHook,
     TaskEnvironment,
     TaskStep,
     TaskToml,
@@ -50,7 +50,7 @@ class StepVerifier:
     recipe: Recipe | None = None
     settings: TaskEnvironment | None = None
     artifacts: tuple[str, ...] = ()
-    collected: tuple[Collected, ...] = ()
+    collected: tuple[CollectHook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class HarborTask:
     recipe: Recipe = field(default_factory=Recipe)
     environment: dict[str, str] = field(default_factory=dict)
     steps: list[HarborStep] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[Problem] = field(default_factory=list)
+    problems: list[BuildProblem] = field(default_factory=list)
+    notes: list[BuildProblem] = field(default_factory=list)
 
     @property
     def license(self) -> str | None:
@@ -144,7 +144,7 @@ def read_task(
     try:
         text = (folder / NAME).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        task.problems.append(Problem(NAME, 1, f"cannot be read: {error}"))
+        task.problems.append(BuildProblem(NAME, 1, f"cannot be read: {error}"))
         return task
     read, problems = read_toml(text)
     task.problems += problems
@@ -185,9 +185,9 @@ class _Reader:
             task.steps = [self._read_only_step()]
         for path in self._folder.rglob(".harborignore"):
             where = str(path.relative_to(self._folder))
-            self._refuse(Problem(where, 1, "files to ignore are not supported"))
+            self._refuse(BuildProblem(where, 1, "files to ignore are not supported"))
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: BuildProblem) -> None:
         if problem not in self._task.problems:
             self._task.problems.append(problem)
 
@@ -203,7 +203,7 @@ class _Reader:
         }
         for key, why in refused.items():
             if why:
-                self._refuse(Problem(NAME, self._at(*place, key), why))
+                self._refuse(BuildProblem(NAME, self._at(*place, key), why))
         if given.skills_dir:
             self._note("skills are not copied for the agent", *place, "skills_dir")
         if given.cpus:
@@ -216,7 +216,7 @@ class _Reader:
         missing = [each for each in hosts if not {each, "*"} & {*self._allowed}]
         if mode == "allowlist" and missing:
             why = f"wants to reach {missing[0]}, which allowed_hosts of the server does not name"
-            self._refuse(Problem(NAME, self._at(*place, "allowed_hosts"), why))
+            self._refuse(BuildProblem(NAME, self._at(*place, "allowed_hosts"), why))
 
     def _note_downloads(self) -> None:
         """Note the lines of tests that load something from the network, which they do not reach."""
@@ -226,12 +226,12 @@ class _Reader:
             for number, line in enumerate(lines, 1):
                 if found := DOWNLOADS.match(line):
                     why = f"{found[1]} reaches no network: name hosts as allowed_hosts"
-                    problem = Problem(where, number, why)
+                    problem = BuildProblem(where, number, why)
                     if problem not in self._task.notes:
                         self._task.notes.append(problem)
 
     def _note(self, text: str, *keys: str) -> None:
-        self._task.notes.append(Problem(NAME, self._at(*keys), text))
+        self._task.notes.append(BuildProblem(NAME, self._at(*keys), text))
 
     def _fill(self, given: dict[str, str], *place: str) -> dict[str, str]:
         try:
@@ -240,7 +240,7 @@ class _Reader:
             line = next(
                 (self._at(*place, "env", key) for key, text in given.items() if "${" in text), 1
             )
-            self._refuse(Problem(NAME, line, str(error)))
+            self._refuse(BuildProblem(NAME, line, str(error)))
             return {}
 
     def _read_recipe(self, folder: Path, given: TaskEnvironment, label: str) -> Recipe:
@@ -248,7 +248,7 @@ class _Reader:
         for name in COMPOSE:
             if (folder / name).is_file():
                 where = f"{label}/{name}"
-                self._refuse(Problem(where, 1, "several containers are not supported"))
+                self._refuse(BuildProblem(where, 1, "several containers are not supported"))
         path, name = folder / "Dockerfile", f"{label}/Dockerfile"
         if given.docker_image and label != "tests":
             line = self._at("environment", "docker_image")
@@ -256,7 +256,7 @@ class _Reader:
         elif path.is_file():
             recipe = read_dockerfile(path, name)
         else:
-            self._refuse(Problem(name, 1, "is missing"))
+            self._refuse(BuildProblem(name, 1, "is missing"))
             return Recipe()
         for problem in recipe.problems:
             self._refuse(problem)
@@ -272,7 +272,7 @@ class _Reader:
             lines = path.read_text().split("\n")
         except (OSError, UnicodeDecodeError):
             where = str(path.relative_to(self._folder))
-            self._refuse(Problem(where, 1, "is missing or no text"))
+            self._refuse(BuildProblem(where, 1, "is missing or no text"))
             return ""
         while lines and CANARY.match(lines[0].strip()):
             lines.pop(0)
@@ -295,7 +295,9 @@ class _Reader:
     def _read_step(self, step: TaskStep) -> HarborStep:
         toml, folder = self._toml, self._folder / "steps" / step.name
         if not folder.resolve().is_relative_to(self._folder):
-            self._refuse(Problem(NAME, self._at("steps"), f"{step.name} leads out of the folder"))
+            self._refuse(
+                BuildProblem(NAME, self._at("steps"), f"{step.name} leads out of the folder")
+            )
         verifier = self._read_verifier(
             toml.verifier, step, [self._folder / "tests", folder / "tests"]
         )
@@ -338,11 +340,13 @@ class _Reader:
             recipe, settings, is_bundled = self._read_separate(whole, own, folders)
         if script is None and not is_bundled:
             where = f"steps/{step.name}/tests/test.sh" if step else "tests/test.sh"
-            self._refuse(Problem(where, 1, "is missing"))
+            self._refuse(BuildProblem(where, 1, "is missing"))
         collected = [*whole.collect, *(own.collect if step else [])]
         for each in collected:
             if each.service != "main":
-                self._refuse(Problem(NAME, self._at("verifier", "collect"), "several containers"))
+                self._refuse(
+                    BuildProblem(NAME, self._at("verifier", "collect"), "several containers")
+                )
         user = own.user if own.user is not None else whole.user
         environment = {**whole.env, **own.env}
         return StepVerifier(
@@ -379,5 +383,5 @@ class _Reader:
         for each in [*self._toml.artifacts, *(step.artifacts if step else [])]:
             artifact = Artifact(source=each) if isinstance(each, str) else each
             if artifact.service not in (None, "main"):
-                self._refuse(Problem(NAME, self._at("artifacts"), "several containers"))
+                self._refuse(BuildProblem(NAME, self._at("artifacts"), "several containers"))
             yield artifact.source

@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import JsonObject
 from .. import registry
-from .folder import HarborStep, HarborTask, find_tasks, read_task
 from .packing import pack_small
+from .task_folder import HarborStep, HarborTask, find_tasks, read_task
 from .task_toml import fill_values
 
 SERVER = "shell"
