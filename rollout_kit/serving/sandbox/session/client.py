@@ -63,11 +63,9 @@ class Sessions:
         self._filling: asyncio.Task[None] | None = None
         names = [name for package in packages for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
-        # the warden starts in another folder
-        shown = {place: os.path.abspath(folder) for place, folder in (folders or {}).items()}
-        words = [word for pair in shown.items() for word in pair]
-        given = os.path.abspath(root) if root else ""
-        self._words = [given, str(len(places)), *places, *words]
+        own = (folders or {}).items()  # the warden starts in another folder
+        shown = [word for place, each in own for word in (place, os.path.abspath(each))]
+        self._words = [os.path.abspath(root) if root else "", str(len(places)), *places, *shown]
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._open: set[ShellSession] = set()
