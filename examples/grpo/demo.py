@@ -286,7 +286,13 @@ def draw(lesson: Lesson, folder: Path, before: float, after: float) -> None:
     ends = [0, len(rewards)]
     axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
     for x, y in zip(ends, [before, after], strict=True):
-        axes.annotate(f"{y:.2f}", (x, y), xytext=(0, -18), textcoords="offset points", ha="center")
+        axes.annotate(
+            f"{y:.2f}",
+            (x, y),
+            xytext=(0, 9 if y < 0.1 else -18),
+            textcoords="offset points",
+            ha="center",
+        )
     axes.set(xlabel="training step", ylabel=f"mean reward: {lesson.axis}")
     axes.set(ylim=(0, 1), title=lesson.title)
     axes.grid(alpha=0.3)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_kit.responses import Item, content_texts, input_items, is_of_model, message_item
-from rollout_kit.rl.conversation import Conversation, continue_turns
+from rollout_kit.rl.conversation import ContinuedPrompt, continue_turns
 from rollout_kit.rl.suffix import Restart
 from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.trajectory import GENERATION
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def read_conversation(
     params: Mapping[str, Any], tokenizer: "ChatTokenizer", ends: Collection[int]
-) -> Conversation:
+) -> ContinuedPrompt:
     """A text as it is, or a conversation by the chat template; `ends` are the tokens that end a
     turn. TaskError for what the template cannot show."""
     if (text := raw_text(params)) is not None:
-        return Conversation(tokenizer.raw_prompt(text))
+        return ContinuedPrompt(tokenizer.raw_prompt(text))
 
     def render(shown: list[Item], opens: bool = True) -> list[int]:
         messages = chat_messages({**params, "input": shown})
@@ -32,11 +32,11 @@ def read_conversation(
     chat_messages(params)  # a request that cannot be read is refused for what it says
     items = input_items(params)
     if not any(GENERATION in item for item in items):
-        return Conversation(render(items))
+        return ContinuedPrompt(render(items))
     try:
         found = continue_turns(_say_again(items, tokenizer), render, ends)
     except Restart as error:
-        return Conversation(render(items), None, str(error))
+        return ContinuedPrompt(render(items), None, str(error))
     return replace(found, prompt=render(items)) if found.restart else found
 
 

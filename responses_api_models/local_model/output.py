@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rollout_kit.responses import Item, message_item
-from rollout_kit.rl.conversation import Conversation
+from rollout_kit.rl.conversation import ContinuedPrompt
 from rollout_kit.serving.endpoints.chat import RAW
 from rollout_kit.trajectory import (
     GENERATION,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def make_output(
     params: JsonObject,
-    asked: Conversation,
+    asked: ContinuedPrompt,
     generated: "Generated",
     tokenizer: "ChatTokenizer",
     *,

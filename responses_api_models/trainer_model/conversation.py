@@ -7,7 +7,7 @@ from typing import Any
 from rollout_kit.errors import TaskError
 from rollout_kit.responses import Item, content_texts, input_items
 from rollout_kit.rl.adapters.engine import TrainerEngine
-from rollout_kit.rl.conversation import Conversation, continue_turns
+from rollout_kit.rl.conversation import ContinuedPrompt, continue_turns
 from rollout_kit.serving.endpoints.chat import to_chat
 from rollout_kit.serving.endpoints.raw import raw_text
 from rollout_kit.types import JsonObject
@@ -15,10 +15,10 @@ from rollout_kit.types import JsonObject
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 
-def read_conversation(params: JsonObject, engine: TrainerEngine) -> Conversation:
+def read_conversation(params: JsonObject, engine: TrainerEngine) -> ContinuedPrompt:
     """TaskError if the params hold what no chat template can show."""
     if (text := raw_text(params)) is not None:
-        return Conversation(engine.encode(text))
+        return ContinuedPrompt(engine.encode(text))
     return continue_turns(input_items(params), partial(_render, params, engine))
 
 

@@ -13,7 +13,7 @@ Render = Callable[[list[Item], bool], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ContinuedPrompt:
     """The prompt, the earlier turns whose tokens are known, and why it does not continue them."""
 
     prompt: list[int]
@@ -23,24 +23,24 @@ class Conversation:
 
 def continue_turns(
     items: list[Item], render: Render, ends: Collection[int] = frozenset()
-) -> Conversation:
+) -> ContinuedPrompt:
     """The conversation of some items. With the tokens that end a turn, a turn that was cut off is
     continued too: the template ends it."""
     whole = render(items, True)
     sampled = [number for number, item in enumerate(items) if GENERATION in item]
     if not sampled:
-        return Conversation(whole)
+        return ContinuedPrompt(whole)
     try:
         before = sequences(items)[-1]
     except (ValueError, KeyError) as error:
-        return Conversation(whole, None, f"the input's token ids are incomplete: {error}")
+        return ContinuedPrompt(whole, None, f"the input's token ids are incomplete: {error}")
     last = sampled[-1]
     if last + 1 < len(items) and is_of_model(items[last + 1]):
-        return Conversation(whole, before, "something was added to the turn before")
+        return ContinuedPrompt(whole, before, "something was added to the turn before")
     until_last = render(items[: last + 1], False)
     end = next((token for token in reversed(until_last) if token in ends), None)
     if end is None and not all(turn.is_ended for turn in before.turns):
-        return Conversation(whole, before, "the turn before was cut off")
+        return ContinuedPrompt(whole, before, "the turn before was cut off")
     turns = _end_all(before.turns, end)
     # many templates write <think> into the generation prompt and omit it from earlier turns
     opening = rest_behind(whole, render(items, False))
@@ -52,8 +52,8 @@ def continue_turns(
             why = error
         else:
             added = rest if before.turns[-1].is_ended else [*turns[-1].generation[-1:], *rest]
-            return Conversation([*before.token_ids, *added], before)
-    return Conversation(whole, before, str(why))
+            return ContinuedPrompt([*before.token_ids, *added], before)
+    return ContinuedPrompt(whole, before, str(why))
 
 
 def _end_all(turns: Sequence[SampledTurn], end: int | None) -> list[SampledTurn]:

@@ -44,7 +44,7 @@ class Chat:
     """Chat Completions."""
 
     def __init__(self, url: str, key: str) -> None:
-        self.client: Any = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
+        self.client: Any = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=600)
 
     async def ask(self, system: str, said: list[Said], *, stream: bool, aside: bool) -> Said:
         asked: dict[str, Any] = {
@@ -81,7 +81,9 @@ class Messages:
 
     def __init__(self, url: str, key: str) -> None:
         place = url.removesuffix("/v1")
-        self.client: Any = anthropic.AsyncAnthropic(base_url=place, api_key=key, max_retries=0)
+        self.client: Any = anthropic.AsyncAnthropic(
+            base_url=place, api_key=key, max_retries=0, timeout=600
+        )
 
     async def ask(self, system: str, said: list[Said], *, stream: bool, aside: bool) -> Said:
         tool = {"name": "add", "description": ABOUT, "input_schema": ADD}
@@ -121,7 +123,7 @@ class Responses:
     """OpenAI's Responses API."""
 
     def __init__(self, url: str, key: str) -> None:
-        self.client: Any = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
+        self.client: Any = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=600)
 
     async def ask(self, system: str, said: list[Said], *, stream: bool, aside: bool) -> Said:
         function = {"name": "add", "description": ABOUT, "parameters": ADD}

@@ -34,6 +34,7 @@ CROWDED = {
 
 LARGE = {
     "rollout_kit/config/keys.py": "every key of every command, in one list",
+    "rollout_kit/config/commands.py": "one entry for each command, in one table",
     "rollout_kit/serving/hosted_model.py": "a request's whole way: written, sent, refused, read",
     "rollout_kit/secrets.py": "what is a secret, how it may be spelled, and how it is masked",
     "rollout_kit/store/index.py": "a record is made, kept and looked up by the same columns",

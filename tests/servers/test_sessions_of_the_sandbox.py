@@ -410,3 +410,17 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def test_folders_may_be_named_relative_to_where_the_caller_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("seen")
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> str:
+        async with Sessions(folders={"/opt/mine": "mine"}) as sessions, sessions.session() as one:
+            return (await one.exec("cat /opt/mine/file")).stdout
+
+    assert asyncio.run(main()) == "seen"

@@ -18,7 +18,7 @@ from ..transport.bare_http import (
     LAST_CHUNK,
     BareConnection,
     BareRequest,
-    Room,
+    BodyRoom,
     chunk,
     head,
     listening,
@@ -46,7 +46,7 @@ class OpenAddress:
 
     recorder: Recorder
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    room: Room = field(default_factory=lambda: Room(MAX_WAITING))
+    room: BodyRoom = field(default_factory=lambda: BodyRoom(MAX_WAITING))
 
 
 class Gateway:
@@ -55,7 +55,7 @@ class Gateway:
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host, self._port = host, port
         self._open: dict[str, OpenAddress] = {}
-        self._strangers = Room(STRANGERS)
+        self._strangers = BodyRoom(STRANGERS)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class Gateway:
         token = path.removeprefix(PREFIX).partition("/")[0]
         return self._open.get(token) if path.startswith(PREFIX) else None
 
-    def _find_room(self, path: str) -> Room:
+    def _find_room(self, path: str) -> BodyRoom:
         found = self._find(path)
         return found.room if found else self._strangers
 

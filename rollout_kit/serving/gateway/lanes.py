@@ -50,6 +50,15 @@ class RecordedCall:
         return self.response["output"]
 
 
+def list_items(call: RecordedCall | None) -> list[Item]:
+    """The items of a conversation up to the reply of a call."""
+    path: list[RecordedCall] = []
+    while call is not None:
+        path.append(call)
+        call = call.parent
+    return [item for each in reversed(path) for item in (*each.new, *each.output)]
+
+
 class KnownCalls:
     """What the calls of a rollout are found by: their request, and its end with the reply."""
 
@@ -93,6 +102,7 @@ class Lane:
 
     def _add(self, items: Iterable[Item], calls: KnownCalls) -> None:
         self._mark(calls)
+        before = self.parent
         for item in items:
             if not UNSEEN.isdisjoint(item):  # it says what only the model server may say
                 item = {name: value for name, value in item.items() if name not in UNSEEN}
@@ -109,6 +119,16 @@ class Lane:
                     self.parent, self._num_known = call, len(self.items)
             if at in calls.by_request:
                 self._marks[at] = len(self.items)
+        if self.parent is not before:
+            self._take_known(list_items(self.parent))
+
+    def _take_known(self, items: list[Item]) -> None:
+        """Begin with the items as they were asked with: the program may spell them otherwise."""
+        added = len(items) - self._num_known
+        self.items[: self._num_known] = items
+        for at, end in self._marks.items():
+            self._marks[at] = end + added if end >= self._num_known else min(end, len(items))
+        self._num_known = len(items)
 
     def _mark(self, calls: KnownCalls) -> None:
         """Note that all items so far were a request by now."""

@@ -13,7 +13,7 @@ from typing import Literal
 from ...responses import Item, is_of_model, make_response, sum_usage
 from ...trajectory import GENERATION, PROMPT, RESTART, SUFFIX, ModelCall, sequences
 from ...types import JsonObject
-from .lanes import ANEW, BRANCH, EDITED, RecordedCall
+from .lanes import ANEW, BRANCH, EDITED, RecordedCall, list_items
 
 SideCalls = Literal["other_system_without_tools", "without_tools", "none"] | list[str]
 """Which calls are no turns of the task. A list has texts, one of which stands in their system
@@ -121,7 +121,7 @@ def _with_whole_prompt(call: RecordedCall) -> list[Item]:
         if GENERATION in item and call.why:
             whole = {name: value for name, value in item.items() if name != SUFFIX}
             if SUFFIX in item:
-                before = sequences(_items_until(call.parent))[-1].token_ids
+                before = sequences(list_items(call.parent))[-1].token_ids
                 whole[PROMPT] = [*before, *item[SUFFIX]]
             item = {**whole, RESTART: call.why}
         found.append(item)
@@ -140,12 +140,3 @@ def _follow_tokens(item: Item, known: list[int]) -> Item:
     is_other = bool(known) and prompt[: len(known)] != known
     known[:] = [*prompt, *item[GENERATION]]
     return {**item, RESTART: TOKENIZED_AGAIN} if is_other and RESTART not in item else item
-
-
-def _items_until(call: RecordedCall | None) -> list[Item]:
-    """The items of a conversation up to the reply of a call."""
-    path: list[RecordedCall] = []
-    while call is not None:
-        path.append(call)
-        call = call.parent
-    return [item for each in reversed(path) for item in (*each.new, *each.output)]

@@ -41,7 +41,7 @@ LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
-class Room:
+class BodyRoom:
     """How many bytes of bodies may wait for an answer, over several connections."""
 
     left: int
@@ -57,7 +57,7 @@ class BareRequest:
     body: bytes = b""
     keeps_alive: bool = True
     size: int = 0
-    room: Room | None = None
+    room: BodyRoom | None = None
 
     def take(self, num_bytes: int) -> bool:
         """Add bytes to the body; False if the room has no more."""
@@ -76,7 +76,7 @@ Answerer = Callable[[BareRequest, "BareConnection"], None]
 """Writes to the connection, now or later, and then calls `done`, `close` or `reset`."""
 
 
-FindRoom = Callable[[str], Room]
+FindRoom = Callable[[str], BodyRoom]
 """The room for a request to a path."""
 
 
