@@ -9,31 +9,16 @@ import json
 import os
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from unittest.mock import MagicMock
+
+from replaced_packages import replace
 
 MISSING = ("qwen_agent", "sentence_transformers", "faiss")
 
 MODELS = {"fc": "gpt-4o-2024-11-20-FC", "prompt": "gpt-4o-2024-11-20"}
 
 
-class Replacing:
-    """Finds packages that are not installed as objects that take any call."""
-
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
-
-    def create_module(self, spec):
-        module = MagicMock()
-        module.__path__, module.__spec__ = [], spec
-        return module
-
-    def exec_module(self, module):
-        """There is no code."""
-
-
 def main(source, target):
-    sys.meta_path.insert(0, Replacing())
+    replace(*MISSING)
     os.environ["OPENAI_API_KEY"] = "none"
     runner = import_module("bfcl_eval.eval_checker.eval_runner")
     with open(source) as stream:

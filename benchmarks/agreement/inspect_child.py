@@ -7,29 +7,14 @@ download datasets is not there and replaced: only the functions that make sample
 import json
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from unittest.mock import MagicMock
+
+from replaced_packages import replace
 
 MISSING = ("inspect_evals_utils",)
 
 
-class Replacing:
-    """Finds packages that are not installed as objects that take any call."""
-
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
-
-    def create_module(self, spec):
-        module = MagicMock()
-        module.__path__, module.__spec__ = [], spec
-        return module
-
-    def exec_module(self, module):
-        """There is no code."""
-
-
 def main(source, target):
-    sys.meta_path.insert(0, Replacing())
+    replace(*MISSING)
     with open(source) as stream:
         given = json.load(stream)
     choice = import_module("inspect_ai.solver._multiple_choice")

@@ -9,25 +9,10 @@ import json
 import sys
 from copy import deepcopy
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from unittest.mock import MagicMock
+
+from replaced_packages import replace
 
 MISSING = ("inspect_evals_utils", "huggingface_hub", "datasets", "toml", "PIL", "backoff")
-
-
-class Replacing:
-    """Finds packages that are not installed as objects that take any call."""
-
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
-
-    def create_module(self, spec):
-        module = MagicMock()
-        module.__path__, module.__spec__ = [], spec
-        return module
-
-    def exec_module(self, module):
-        """There is no code."""
 
 
 class Lazy(dict):
@@ -50,7 +35,7 @@ class Lazy(dict):
 
 
 def main(source, target):
-    sys.meta_path.append(Replacing())
+    replace(*MISSING, is_first=False)
     with open(source) as stream:
         given = json.load(stream)
     found = {desk: judge_all(desk, sequences) for desk, sequences in given.items()}
