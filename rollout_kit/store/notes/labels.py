@@ -4,23 +4,17 @@ A line sets or removes one label; the last line of a label counts. Lines are onl
 several people can label the same output.
 """
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from ...errors import OutputError
-from ...reading import parse_line, read_lines
 from ...types import JsonObject, Key
 from ..files import OutputPaths
 from ..input import plain_path
 from ..kinds import kind_of, mark
 from ..lines import now_text
-from .appending import append_lines
+from .note_file import NoteFile
 
 MAX_LABEL, MAX_NOTE = 100, 10_000
 """Characters."""
@@ -48,41 +42,23 @@ def find_labels(path: Path) -> "Labels | None":
     return found if found.refresh() else None
 
 
-@dataclass
-class Labels:
-    """The labels of one output, read again when the file has changed. Threads may share it."""
+class Labels(NoteFile):
+    """The labels of one output."""
 
-    path: Path
-    _notes: dict[Labelled, dict[str, str]] = field(default_factory=dict)
-    """Label → note."""
-    _seen: tuple[int, int, int] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that reads or appends."""
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._notes: dict[Labelled, dict[str, str]] = {}
+        """Label → note."""
 
     @classmethod
     def beside(cls, output: Path) -> "Labels":
         return cls(OutputPaths(output).labels)
 
-    def refresh(self) -> bool:
-        """Read the file if it has changed; True if so. OutputError if it cannot be read."""
-        with self._lock:
-            notes: dict[Labelled, dict[str, str]] = {}
-            try:
-                if (seen := self._state()) == self._seen:
-                    return False
-                for _, raw in read_lines(self.path):
-                    _take(notes, parse_line(raw) or {})
-            except OSError as error:
-                raise OutputError(f"{self.path}: cannot be read: {error.strerror}") from None
-            self._seen, self._notes = seen, notes
-            return True
-
-    def _state(self) -> tuple[int, int, int] | None:
-        """Whether two states are equal tells whether the file has changed."""
-        with suppress(FileNotFoundError):
-            found = self.path.stat()
-            return found.st_ino, found.st_size, found.st_mtime_ns
-        return None
+    def _read(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        notes: dict[Labelled, dict[str, str]] = {}
+        for line in lines:
+            _take(notes, line)
+        self._notes = notes
 
     def of(self, key: Key) -> JsonObject:
         """Label → note of a rollout and of its task."""
@@ -101,18 +77,16 @@ class Labels:
             raise OutputError(
                 f"a label has 1 to {MAX_LABEL} characters, a note at most {MAX_NOTE:,}"
             )
-        self._append(what, {"label": label.strip(), "note": note})
+        self._write(what, {"label": label.strip(), "note": note})
 
     def remove(self, what: Labelled, label: str) -> None:
-        self._append(what, {"label": label, "removed": True})
+        self._write(what, {"label": label, "removed": True})
 
-    def _append(self, what: Labelled, content: JsonObject) -> None:
+    def _write(self, what: Labelled, content: JsonObject) -> None:
         named = {name: value for name, value in what._asdict().items() if value not in ("", None)}
         line = {**mark("label"), **named, **content, "at": now_text()}
-        raw = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-        with self._lock:
-            append_lines(self.path, raw)
-            _take(self._notes, line)
+        self._append([line])
+        _take(self._notes, line)
 
 
 def _take(notes: dict[Labelled, dict[str, str]], line: Mapping[str, Any]) -> None:

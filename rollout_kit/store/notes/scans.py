@@ -5,24 +5,20 @@ of a rollout names that set, the checksum of the rollout's line, and what was fo
 several lines about the same rollout and scanner, the last one counts.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from ...errors import OutputError
-from ...reading import parse_line, read_lines
 from ...types import JsonObject, Key
 from ..files import OutputPaths
 from ..input import plain_path
 from ..kinds import kind_of, mark
-from ..lines import dump_line, now_text
-from .appending import append_lines
+from ..lines import now_text
+from .note_file import NoteFile
 
 MOST_FINDINGS = 200
 """Findings of one scanner in one rollout that are kept; the last one says how many there are."""
@@ -54,40 +50,23 @@ def find_scans(path: Path) -> "Scans | None":
     return found if found.path.exists() else None
 
 
-@dataclass
-class Scans:
-    """The scans of one output. The file is read when something is asked. Threads may share it."""
+class Scans(NoteFile):
+    """The scans of one output. The file is read when something is asked."""
 
-    path: Path
-    _sets: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Name of a set → its scanners with their versions."""
-    _lines: dict[Key, list[_Scanned]] = field(default_factory=dict)
-    _seen: tuple[int, int] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._sets: dict[str, Mapping[str, str]] = {}
+        """Name of a set → its scanners with their versions."""
+        self._lines: dict[Key, list[_Scanned]] = {}
 
     @classmethod
     def beside(cls, output: Path) -> "Scans":
         return cls(OutputPaths(output).scans)
 
-    def refresh(self) -> bool:
-        """Read the file if it has changed; True if so. OutputError if it cannot be read."""
-        with self._lock:
-            try:
-                if (seen := self._state()) == self._seen:
-                    return False
-                self._sets, self._lines = {}, {}
-                for _, raw in read_lines(self.path):
-                    self._take(parse_line(raw) or {})
-            except OSError as error:
-                raise OutputError(f"{self.path}: cannot be read: {error.strerror}") from None
-            self._seen = seen
-            return True
-
-    def _state(self) -> tuple[int, int] | None:
-        with suppress(FileNotFoundError):
-            found = self.path.stat()
-            return found.st_size, found.st_mtime_ns
-        return None
+    def _read(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        self._sets, self._lines = {}, {}
+        for line in lines:
+            self._take(line)
 
     def _take(self, line: Mapping[str, Any]) -> None:
         name, scanners = line.get("set"), line.get("scanners")
@@ -136,7 +115,7 @@ class Scans:
                 found.setdefault(each.scanner, []).append([each.turn, each.says])
             cut = {scanner: _shorten(each) for scanner, each in found.items()}
             lines.append({"set": name, **key._asdict(), "check": check, "found": cut})
-        append_lines(self.path, b"".join(dump_line({**mark("scan"), **line}) for line in lines))
+        self._append({**mark("scan"), **line} for line in lines)
         for line in lines:
             self._take(line)
 
