@@ -19,6 +19,7 @@ from rollout_kit.trajectory import Versions, stamp_tokens
 from rollout_kit.types import JsonObject
 
 from .chat import check_supported
+from .checkpoint import find_folder
 from .conversation import read_conversation
 from .output import make_output
 from .sampling import read_sampling
@@ -239,15 +240,8 @@ class LocalModel(Model):
 
     def _adapters(self) -> dict[str, Path]:
         modules = self.config.lora_modules
-        return {name: _folder(path, f"lora_modules.{name}") for name, path in modules.items()}
+        return {name: find_folder(path, f"lora_modules.{name}") for name, path in modules.items()}
 
     def _checkpoint(self) -> Path:
         path = self.config.model_path
-        return _folder(path, "model_path") if path else SHIPPED
-
-
-def _folder(path: str, name: str) -> Path:
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"{name} {path}: no such folder")
-    return folder
+        return find_folder(path, "model_path") if path else SHIPPED

@@ -9,6 +9,14 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.types import JsonObject
 
 
+def find_folder(path: str, key: str) -> Path:
+    """The folder that a key of the configuration names; ConfigError if there is none."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{key} {path}: no such folder")
+    return folder
+
+
 def required(checkpoint: Path, name: str) -> Path:
     path = checkpoint / name
     if not path.is_file():

@@ -54,12 +54,12 @@ def version_of(question: str, model: str) -> str:
 
 def list_questions(command: ScanConfig) -> dict[str, str]:
     """Name → version of the scanners that ask a model; ConfigError if no model is named."""
-    if command.question and not command.model:
+    if command.question and not command.question_model:
         raise ConfigError(
-            "question: name the model to ask: +model=openai/gpt-5-mini, +model=http://…/v1, or a"
-            " YAML file with a model server"
+            "question: name the model to ask: +question_model=openai/gpt-5-mini, the URL of an"
+            " endpoint, or a YAML file with a model server"
         )
-    model = str(command.model)
+    model = str(command.question_model)
     return {name: version_of(text, model) for name, text in command.question.items()}
 
 
@@ -147,7 +147,7 @@ async def ask(
 
     if next(tasks(), None) is None:
         return None
-    model = str(command.model)
+    model = str(command.question_model)
     is_file = model.endswith((".yaml", ".yml"))
     output.parent.mkdir(parents=True, exist_ok=True)
     try:

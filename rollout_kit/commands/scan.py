@@ -116,6 +116,6 @@ def describe_plan(
     yield f"{path}: {number_of(all_rollouts, 'rollout')}, {new:,} to scan"
     for name, number in asked.items():
         tokens = f"about {chars[name] // 4:,} tokens of prompts"
-        yield f"  {name}: {number_of(number, 'request')} to {command.model}, {tokens}"
+        yield f"  {name}: {number_of(number, 'request')} to {command.question_model}, {tokens}"
     if first:
         yield f"The first request:\n{first}"

@@ -37,6 +37,11 @@ def check(command: CollectConfig, say: Say) -> None:
         read_url(command.buffer)
     check_log(command)
     check_trackers(command)
+    if command.roots and not command.harbor_tasks:
+        raise ConfigError(
+            "roots: it says where the images of tasks in Harbor's format are: give it with"
+            " +harbor_tasks=<folder>, or leave it out"
+        )
     is_own = bool(command.benchmark and command.input_jsonl_fpath)
     if is_own or command.harbor_tasks:  # a definition of ours
         from ..collecting.data.benchmarks.prepared import prepare_rows  # for benchmarks only

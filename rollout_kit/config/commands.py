@@ -346,7 +346,7 @@ COMMANDS = {
             "ng_scan results/rollouts.jsonl +scanner=[loop,tests_edited]",
             "ng_scan results/rollouts.jsonl \"+rule.failed=any(tool == 'bash' and error)\"",
             "ng_scan results/rollouts.jsonl '+question.cheats=Does the agent edit a test?' "
-            "+model=openai/gpt-5-mini",
+            "+question_model=openai/gpt-5-mini",
         ),
     ),
     "ng_judge_agreement": CommandInfo(

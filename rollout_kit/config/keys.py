@@ -624,7 +624,7 @@ class ScanConfig(ReadingCommand):
         {},
         description="Name → question to a model: +question.cheats='Does the agent edit a test?'.",
     )
-    model: str | None = Field(
+    question_model: str | None = Field(
         None,
         description="For question: a provider's model (openai/gpt-5-mini), the URL of an endpoint,"
         " or a YAML file with a model server.",
@@ -855,6 +855,13 @@ class PackageConfig(Command):
     num_repeats: int = Field(1, ge=1, description="Rollouts of each task.")
 
 
+ROOTS = Field(
+    {},
+    description="Folders with root file systems for images that a Dockerfile names: name → folder,"
+    " or `machine` for this machine's programs.",
+)
+
+
 class HarborConfig(CommandKeys):
     """Tasks in Harbor's folders."""
 
@@ -862,11 +869,7 @@ class HarborConfig(CommandKeys):
         None,
         description="Tasks in Harbor's format: a folder of a task, or one with many. Also a list.",
     )
-    roots: dict[str, str] = Field(
-        {},
-        description="Folders with root file systems for images that a Dockerfile names: name →"
-        " folder, or `machine` for this machine's programs.",
-    )
+    roots: dict[str, str] = ROOTS
 
 
 class CheckHarborConfig(ReadingCommand):
@@ -875,11 +878,7 @@ class CheckHarborConfig(ReadingCommand):
     inputs: list[str] = Field(
         [], description="Folders of tasks, or folders with many of them. Also as plain words."
     )
-    roots: dict[str, str] = Field(
-        {},
-        description="Folders with root file systems for images that a Dockerfile names: name →"
-        " folder, or `machine` for this machine's programs.",
-    )
+    roots: dict[str, str] = ROOTS
     allowed_hosts: list[str] = Field([], description="Hosts that tasks may be given.")
     run: bool = Field(False, description="Play each solution, and an agent that does nothing.")
 
@@ -915,9 +914,7 @@ class BuildRootConfig(ReadingCommand):
         [], description="Dockerfiles, or folders with one. Also as plain words."
     )
     base: str | None = Field(None, description="An image to build alone, such as debian:bookworm.")
-    roots: dict[str, str] = Field(
-        {}, description="Folders with root file systems by the name of an image: name → folder."
-    )
+    roots: dict[str, str] = ROOTS
     packages: list[str] = Field(
         ["pytest"], description="Installed Python packages that sessions can import."
     )

@@ -152,7 +152,7 @@ def test_a_scanner_that_takes_for_ever_is_stopped(
         ("+rule.x='bug' in labels", "+where"),
         ("+function.x=nowhere.py:f", "FILE.py:FUNCTION"),
         ("+regex.loop=x", "name of a ready scanner"),
-        ("+question.x=why?", "+model="),
+        ("+question.x=why?", "+question_model="),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -182,7 +182,11 @@ def test_a_question_is_asked_once_for_each_rollout(
 ) -> None:
     with endpoint(says(answer)) as model:
         yaml = model_file(faulty.parent, model)
-        words = [str(faulty), "+question.stops=Does the agent stop early?", f"+model={yaml}"]
+        words = [
+            str(faulty),
+            "+question.stops=Does the agent stop early?",
+            f"+question_model={yaml}",
+        ]
         found = scan(capsys, *words)
         assert found["scanners"]["stops"]["rollouts"] == 1
         (example,) = found["scanners"]["stops"]["examples"]
@@ -203,7 +207,7 @@ def test_an_unreadable_answer_is_no_finding(
 
     with endpoint(says(garble)) as model:
         yaml = model_file(faulty.parent, model)
-        words = [str(faulty), "+question.stops=Does it stop?", f"+model={yaml}"]
+        words = [str(faulty), "+question.stops=Does it stop?", f"+question_model={yaml}"]
         with pytest.raises(SystemExit):
             scan_command([*words, "+dry_run=true"])
         said = capsys.readouterr().out
@@ -219,7 +223,7 @@ def test_a_model_that_never_answers_is_asked_few_times(
 ) -> None:
     with endpoint(says(lambda body: "yes")) as model:
         yaml = model_file(faulty.parent, model)
-        found = scan(capsys, str(faulty), "+question.x=Does it stop?", f"+model={yaml}")
+        found = scan(capsys, str(faulty), "+question.x=Does it stop?", f"+question_model={yaml}")
     assert "cannot be read" in found["error"] and "+stop_early=false" in found["error"]
 
 
@@ -244,7 +248,7 @@ def test_each_verdict_once_through_twenty_kills(tmp_path: Path) -> None:
             str(Path(sys.executable).with_name("ng_scan")),
             str(path),
             "+question.stops=Does the agent stop early?",
-            f"+model={model_file(tmp_path, model)}",
+            f"+question_model={model_file(tmp_path, model)}",
             "+json=true",
         ]
         kills = 0

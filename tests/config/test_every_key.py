@@ -50,6 +50,7 @@ VALUES: dict[str, Any] = {
     "prompt_config": "prompt.yaml",
     "responses_create_params": {"temperature": 0.5},
     "resume": "append",
+    "roots": {"debian:old": "machine"},
     "shard": "1/2",
     "wandb": {"name": "x"},
 }

@@ -375,7 +375,7 @@ def test_settings_that_mean_nothing_are_refused_with_a_reason(settings, message)
 JUDGED = {"rubric_judge"}
 """Environments whose reward is what a judge says, of the gold answer too."""
 
-TWO_SIDED = {"order_desk"}
+TWO_SIDED = {"order_desk", "tau2"}
 """Environments in which a simulated user begins: all rows have the same prompt."""
 
 ENVIRONMENTS = sorted(
