@@ -44,14 +44,14 @@ def scan(paths: list[Path], command: ScanConfig, specs: list[ScannerSpec]) -> Js
     """Scan what is not scanned yet, and count all findings."""
     names = [*(spec.name for spec in specs), *command.question]
     tally = ScanTally(names, command.labels, command.num_examples)
-    counted = Counter[str]()
+    counted, left_out = Counter[str](), Counter[str]()
     for path in paths:
         for name in command.question:
             counted += loop.run(ask_about(path, name, command))
         scans, labels = open_scans(path), Labels.beside(path)
         labels.refresh()
         with filtering(command.where) as keeps:
-            rollouts = list_rollouts(path, keeps)
+            rollouts = list_rollouts(path, keeps, left_out)
             found = scan_file(scans, rollouts, specs, command.time_limit_s, counted)
             bar = tqdm(found, f"Scanning {path.name}", unit=" rollouts", disable=None)
             for key, findings in bar:
@@ -63,6 +63,7 @@ def scan(paths: list[Path], command: ScanConfig, specs: list[ScannerSpec]) -> Js
         **tally.as_json(),
         "scanned_now": scanned,
         "failed": dict(counted),
+        "left_out": dict(left_out),
     }
 
 

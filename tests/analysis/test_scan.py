@@ -170,6 +170,17 @@ def model_file(folder: Path, model: Endpoint) -> str:
     return str(path)
 
 
+def test_lines_that_are_no_rollouts_are_named(
+    faulty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with faulty.open("a") as stream:
+        stream.write(faulty.read_text().splitlines()[0] + '\n{"a": 1}\n{"kind": "rol')
+    left_out = scan(capsys, str(faulty), "+scanner=[loop]")["left_out"]
+    assert sum(left_out.values()) == 3
+    faulty.write_text('{"a": 1}\n')
+    assert "it holds no rollout: 1 " in scan(capsys, str(faulty))["error"]
+
+
 def answer(body: dict[str, Any]) -> str:
     """Finds that somebody gave up, as a model would say it."""
     if "I give up" not in body["input"][0]["content"]:

@@ -93,6 +93,7 @@ def format_scan(found: Mapping[str, Any]) -> str:
     """The findings for people."""
     new = found["scanned_now"]
     lines = [f"{number_of(found['rollouts'], 'rollout')}, {new:,} of them scanned now"]
+    lines += [f"{number:,} left out: {reason}" for reason, number in found["left_out"].items()]
     lines += [f"{number:,} could not be scanned: {why}" for why, number in found["failed"].items()]
     scanners = found["scanners"]
     width = max(map(len, scanners))

@@ -61,14 +61,24 @@ def open_scans(path: Path) -> Scans:
     return found
 
 
-def list_rollouts(path: Path, keeps: Filter | None) -> Iterator[StoredRollout]:
-    """The rollouts of a file that a filter keeps."""
+def list_rollouts(
+    path: Path, keeps: Filter | None, left_out: Counter[str] | None = None
+) -> Iterator[StoredRollout]:
+    """The rollouts of a file that a filter keeps. `left_out` gets why lines are none → how many.
+    ConfigError if the file has no rollout."""
     file = RolloutFile(path, skips_newer=True)
+    is_empty = True
     for line in file.heads(parsed=keeps is not None):
         assert line.head is not None
+        is_empty = False
         rollout = file.join(line) if keeps is not None else None
         if keeps is None or (rollout is not None and keeps(rollout)):
             yield StoredRollout(line.head.key, crc32(line.raw), line.raw, rollout)
+    if left_out is not None:
+        left_out.update(file.left_out)
+    if is_empty:
+        why = "; ".join(f"{number:,} {reason}" for reason, number in file.left_out.items())
+        raise ConfigError(f"{path}: it holds no rollout{': ' * bool(why)}{why}")
 
 
 def scan_file(
