@@ -415,6 +415,30 @@ def test_a_folder_of_the_checkout_does_not_shadow_ours_silently(
     assert load(["+config_paths=[mcqa.yaml]"], ValidateConfig).instances["mine"].code is None
 
 
+def test_an_agent_that_shares_only_its_name_with_ours_is_theirs(
+    place: Path, model: Endpoint
+) -> None:
+    theirs = place.parent / "Gym/responses_api_agents/harness_agent"
+    theirs.mkdir(parents=True)
+    (theirs / "app.py").write_text("from nemo_gym.servers import SimpleResponsesAPIAgent\n")
+    (place / "codex.yaml").write_text(
+        """
+theirs: {responses_api_agents: {harness_agent: {agent: codex, sandbox_provider: sandbox}}}
+ours:
+  responses_api_agents:
+    harness_agent:
+      resources_server: {type: resources_servers, name: lines}
+      model_server: {type: responses_api_models, name: judge}
+      command: "true"
+lines: {resources_servers: {string_match: {}}}
+"""
+        + THEIR_MODELS
+    )
+    words = ["+config_paths=[codex.yaml]", "+nemo_gym=../Gym"]
+    found = load(words, ValidateConfig).instances
+    assert found["theirs"].code is not None and found["ours"].code is None
+
+
 METADATA = """Metadata-Version: 2.4
 Name: nemo-gym
 Requires-Python: >=3.13.14

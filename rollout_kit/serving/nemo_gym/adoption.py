@@ -16,6 +16,9 @@ NAMES_FILES = ("_fpath", "_path", "_paths", "prompt_config", "prepare_script")
 FILES_OF = {"workplace_assistant": {"data_dir": "csv_data"}}
 """Settings of ours that name the data of NeMo Gym's server, without which its rows mean nothing."""
 
+OF_OTHERS = {"harness_agent": "agent"}
+"""Implementations that share only their name with one of ours → a key that only NeMo Gym's has."""
+
 OF_TASKS = ("input_jsonl_fpath", "prompt_config")
 """Keys of a command that name a file."""
 
@@ -35,7 +38,8 @@ def adopt(name: str, type_: str, implementation: str, given: JsonObject, gym: Gy
     theirs = gym.find(type_, implementation)
     ours = models.name_ours(type_, implementation, given)
     is_ours = registry.find(type_, ours, gym.cwd) is not None
-    if theirs and (not is_ours or gym.prefers(name, implementation)):
+    is_other = OF_OTHERS.get(implementation) in given
+    if theirs and (not is_ours or is_other or gym.prefers(name, implementation)):
         return Adopted(implementation, given, theirs)
     if not is_ours:
         return Adopted(implementation, given)
