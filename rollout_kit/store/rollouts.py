@@ -30,7 +30,7 @@ from ..types import GroupScore, JsonObject, Key, Rollout
 from .columns import LEFT_OUT
 from .compact import Keys
 from .files import OutputPaths
-from .filters.expression import Filter, fields_of, filtering, names_in
+from .filters.expression import Filter, fields_of, filtering, names_in, read_field
 from .filters.masks import mask_of, split, value_in
 from .groups.rewards import GroupRewards, join
 from .index import KeptIndex, LineChanged, Rows, WrongIndex, open_index
@@ -261,8 +261,7 @@ class RolloutFile:
             rollout = candidate.rollout
         except BareLine:
             return None
-        field = fields_of(rollout).get(name)
-        return rollout.line.get(name) if field is None else field()
+        return read_field(rollout, fields_of(rollout), name)
 
     def join(self, line: StoredLine) -> Rollout | None:
         """A rollout with its group's score and its labels; None if it has no response."""

@@ -11,7 +11,7 @@ import orjson
 
 from rollout_kit.analysis.scan.ready import SCANNERS, Scanned
 from rollout_kit.responses import as_object, content_texts
-from rollout_kit.store.filters.expression import Filter, evaluate, fields_of
+from rollout_kit.store.filters.expression import Filter, evaluate, fields_of, read_field
 from rollout_kit.store.filters.turn_fields import ON_TURNS, list_uses, read_inside
 from rollout_kit.store.lines import rollout_of
 from rollout_kit.store.notes.scans import TurnFinding
@@ -79,12 +79,7 @@ def _apply(name: str, rule: Filter, scanned: Scanned) -> Iterator[TurnFinding]:
     rollout = rollout_of(dict(scanned.line))
     if not rule(rollout):
         return
-    fields = fields_of(rollout)
-
-    def read(field: str) -> Any:
-        known = fields.get(field)
-        return scanned.line.get(field) if known is None else known()
-
+    read = partial(read_field, rollout, fields_of(rollout))
     asked = [
         node.args[0]
         for node in ast.walk(rule.tree)

@@ -17,7 +17,7 @@ from ...serving.workers.pool import WorkerError
 from ...store.filters.expression import Filter
 from ...store.notes.scans import Scans, TurnFinding
 from ...store.rollouts import RolloutFile
-from ...types import Key, Rollout
+from ...types import Key
 from .scanners import ScannerSpec
 
 CHILD = Path(__file__).with_name("looking.py")
@@ -40,8 +40,6 @@ class StoredRollout(NamedTuple):
     key: Key
     check: int
     raw: bytes
-    rollout: Rollout | None
-    """Parsed only where a filter needs it."""
 
 
 class ScanResult(NamedTuple):
@@ -73,7 +71,7 @@ def list_rollouts(
         is_empty = False
         rollout = file.join(line) if keeps is not None else None
         if keeps is None or (rollout is not None and keeps(rollout)):
-            yield StoredRollout(line.head.key, crc32(line.raw), line.raw, rollout)
+            yield StoredRollout(line.head.key, crc32(line.raw), line.raw)
     if left_out is not None:
         left_out.update(file.left_out)
     if is_empty:
@@ -94,9 +92,12 @@ def scan_file(
     found: list[ScanResult] = []
     with closing(_Looking(specs, time_limit_s, counted)) as looking:
         for number, portion in enumerate(_divide(rollouts), 1):
-            known = [each.key for each in portion if scans.know(each.key, each.check, scanners)]
-            yield from ((key, _own(scans.findings(key), scanners)) for key in known)
-            new = [each for each in portion if each.key not in set(known)]
+            new: list[StoredRollout] = []
+            for each in portion:
+                if scans.know(each.key, each.check, scanners):
+                    yield each.key, _own(scans.findings(each.key), scanners)
+                else:
+                    new.append(each)
             results = looking.look(new) if new else []
             yield from ((each.key, each.findings) for each in results)
             found += results

@@ -87,6 +87,12 @@ def fields_of(rollout: Rollout) -> dict[str, Callable[[], Any]]:
     }
 
 
+def read_field(rollout: Rollout, fields: Mapping[str, Callable[[], Any]], name: str) -> Any:
+    """A field of a rollout, among its `fields_of`, or else of its line; None if it lacks it."""
+    field = fields.get(name)
+    return rollout.line.get(name) if field is None else field()
+
+
 class Filter:
     """One expression. Call it with a rollout."""
 
@@ -104,12 +110,8 @@ class Filter:
             if self._missing and len(self._seen) < MAX_CHARS:
                 self._seen.update(fields, rollout.line)
 
-        def read(name: str) -> Any:
-            field = fields.get(name)
-            return rollout.line.get(name) if field is None else field()
-
         try:
-            return bool(evaluate(self.tree, read))
+            return bool(evaluate(self.tree, partial(read_field, rollout, fields)))
         except WRONG_VALUES as error:
             key = rollout.info.key
             raise ConfigError(
