@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rollout_kit import JsonObject, TaskError
 from rollout_kit.serving.harbor.grounds import Grounds
-from rollout_kit.serving.harbor.packing import open_packed
 from rollout_kit.serving.harbor.rewards import (
     Rewards,
     choose_reward,
@@ -27,6 +26,7 @@ from rollout_kit.serving.harbor.task_folder import HarborStep, HarborTask
 from rollout_kit.serving.harbor.task_toml import Healthcheck, TaskEnvironment
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.roots.build import Root
+from rollout_kit.serving.sandbox.roots.packing import open_packed
 from rollout_kit.serving.sandbox.session.allowed import reaching
 from rollout_kit.serving.sandbox.session.bounds import (
     SessionEnded,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ConfigError
-from ...serving.harbor.packing import open_packed
 from ...serving.sandbox.roots.build import CannotBuild, Root, build_root
 from ...serving.sandbox.roots.dockerfile import read_dockerfile
+from ...serving.sandbox.roots.packing import open_packed
 from ...serving.sandbox.session.bounds import SessionLimits, SessionRefused
 from ...serving.sandbox.session.client import Sessions, ShellSession
 from ...types import Say

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import JsonObject
 from .. import registry
-from .packing import pack_small
+from ..sandbox.roots.packing import pack_small
 from .task_folder import HarborStep, HarborTask, find_tasks, read_task
 from .task_toml import fill_values
 

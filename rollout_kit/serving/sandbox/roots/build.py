@@ -31,6 +31,7 @@ from ..session.changes import Rules
 from ..session.client import Sessions, ShellSession
 from .bases import Base, find_base
 from .dockerfile import BuildProblem, CopyStep, FolderStep, Recipe, RunStep, Step
+from .packing import keep_plainly
 from .tree import write_layer
 
 REGISTRIES = (
@@ -118,14 +119,14 @@ async def build_root(
     base = choose_base(recipe, roots, name)
     folder, was_cached = base.folder, True
     if base.suite:
-        folder, was_cached = await asyncio.to_thread(_get_debian, base, say)
+        folder, was_cached = await _get_debian(base, say)
     ground = Root("", folder, was_cached=was_cached)
     saying = _Saying(say, base, name)
     for steps in _split_steps(recipe.steps):
         below = ground.digest or json.dumps([VERSION, base.identity, sorted(packages)])
         digest = await asyncio.to_thread(_find_digest, below, steps)
         place = keep_folder() / f"{digest}.layer"
-        async with _locked(place):
+        async with _lock(place):
             about = _read_about(place)
             is_new = about is None
             if about is None:
@@ -184,7 +185,7 @@ def _read_content(source: Path) -> Iterator[bytes]:
 
 
 @asynccontextmanager
-async def _locked(place: Path) -> AsyncIterator[None]:
+async def _lock(place: Path) -> AsyncIterator[None]:
     """Held by one builder of this place at a time, on this machine."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = await asyncio.to_thread(open, f"{place}.lock", "w")
@@ -313,24 +314,18 @@ async def _shell(session: ShellSession, command: str, **variables: str) -> None:
 def _pack_sources(file: int, step: CopyStep, is_folder: bool) -> list[str]:
     """Write the files of a step into a tar file; which of them are archives to extract."""
     target, archives = step.target.strip("/"), list[str]()
-
-    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        return member
-
     with (
         open(file, "wb", closefd=False) as opened,
         tarfile.open(fileobj=opened, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
         for source in step.sources:
             if source.is_dir():  # what is in it, not the folder itself
-                archive.add(source, arcname=target or ".", recursive=False, filter=keep)
+                archive.add(source, arcname=target or ".", recursive=False, filter=keep_plainly)
                 for inner in sorted(source.iterdir()):
-                    archive.add(inner, arcname=f"{target}/{inner.name}", filter=keep)
+                    archive.add(inner, arcname=f"{target}/{inner.name}", filter=keep_plainly)
                 continue
             name = f"{target}/{source.name}" if is_folder else target
-            archive.add(source.resolve(), arcname=name, filter=keep)
+            archive.add(source.resolve(), arcname=name, filter=keep_plainly)
             if step.unpacks and tarfile.is_tarfile(source):
                 archives.append(f"/{name.lstrip('/')}")
     return archives
@@ -351,26 +346,28 @@ def _name_certificates() -> dict[str, str]:
     return {**given, **pip, "PIP_ROOT_USER_ACTION": "ignore", "DEBIAN_FRONTEND": "noninteractive"}
 
 
-def _get_debian(base: Base, say: Say) -> tuple[Path, bool]:
+async def _get_debian(base: Base, say: Say) -> tuple[Path, bool]:
     """The folder of a Debian system, and whether it was cached; CannotBuild if it fails."""
     digest = hashlib.sha256(json.dumps([VERSION, *base.identity]).encode()).hexdigest()[:12]
     place = keep_folder() / f"debian-{base.suite}-{digest}"
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(f"{place}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    async with _lock(place):
         if place.is_dir():
             return place, True
         say(f"{base.name}: building {base}: some minutes, once")
         began = time.monotonic()
-        partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="partial-"))
-        try:
-            _run_builder(base, partial)
-            partial.chmod(0o755)
-            partial.rename(place)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        await asyncio.to_thread(_build_debian, base, place)
         say(f"{base.name}: built in {time.monotonic() - began:.0f} s")
     return place, False
+
+
+def _build_debian(base: Base, place: Path) -> None:
+    partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="partial-"))
+    try:
+        _run_builder(base, partial)
+        partial.chmod(0o755)
+        partial.rename(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _run_builder(base: Base, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders of a task as tar files for sessions."""
+"""Folders as tar files for sessions."""
 
 import gzip
 import io
