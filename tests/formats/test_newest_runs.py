@@ -63,7 +63,7 @@ def texts(line: Any) -> list[str]:
     return [text for item in line["response"]["output"] for text in of_item(item)]
 
 
-def expected(number: int) -> list[str]:
+def list_expected(number: int) -> list[str]:
     """The same, as the makers of verifiers and NeMo Gym write it."""
     calls = ["add", '{"a":  1}'] * 2 + ["2"] * 2 if number % 6 == 1 else []
     turns = [text for each in range(99) for text in (f"turn {each}", "More.")]
@@ -75,7 +75,7 @@ def test_two_hundred_episodes_of_verifiers(tmp_path: Path) -> None:
     assert found.rollouts == 200 and found.left_out.total() == 0
     for number, line in enumerate(lines):
         kind, output = number % 6, line["response"]["output"]
-        wanted = expected(number)
+        wanted = list_expected(number)
         wanted = ["I add.", *wanted] if kind == 1 else wanted
         assert texts(line) == (["thinking", "42"] if kind == 2 else wanted)
         assert line["reward"] == (None if kind == 4 else 0.5 * (number % 2) + 0.5)
@@ -118,7 +118,7 @@ def test_two_hundred_rollouts_of_nemo_gym(tmp_path: Path) -> None:
     assert found.rollouts == 200 and found.left_out.total() == 0
     theirs = map(json.loads, (tmp_path / "theirs.jsonl").read_text("utf-8").splitlines())
     for number, (line, row) in enumerate(zip(lines, theirs, strict=True)):
-        assert texts(line) == (["thinking"] if number % 6 == 2 else []) + expected(number)
+        assert texts(line) == (["thinking"] if number % 6 == 2 else []) + list_expected(number)
         assert line["response"] == row["response"] and line["reward"] == row["reward"]
         given, asked = row["responses_create_params"], line["responses_create_params"]
         assert {name: asked.get(name) for name in given} == given
