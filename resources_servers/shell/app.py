@@ -56,10 +56,12 @@ class Shell(ShellTools):
     Config = ShellConfig
     reverify: ClassVar[Reverify | None] = "replay"
     measured: ClassVar[frozenset[str]] = frozenset({"verifier_output"})
+    functions: ClassVar[dict[str, Callable[..., Any]]] = {}
+    """Verifiers that rows can name, next to those of functions_fpath."""
 
     def __init__(self, config: ShellConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._functions = dict(self.functions)
         self._limits = SessionLimits(
             time_s=config.session_time_s,
             memory_mb=config.memory_mb,
@@ -87,7 +89,7 @@ class Shell(ShellTools):
             if not path.is_file():
                 raise ConfigError(f"{self.name}: functions_fpath: there is no file {path}")
             found = await asyncio.to_thread(runpy.run_path, str(path))
-            self._functions = {name: each for name, each in found.items() if callable(each)}
+            self._functions |= {name: each for name, each in found.items() if callable(each)}
         await self._machine.start()
 
     async def stop(self) -> None:

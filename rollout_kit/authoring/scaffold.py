@@ -21,13 +21,14 @@ FILES = {
 }
 """Template → file. What a kind has no template for is the same for all kinds."""
 
-EnvironmentKind = Literal["answer", "tools", "judge", "game"]
+EnvironmentKind = Literal["answer", "tools", "judge", "game", "shell"]
 
 KINDS: dict[EnvironmentKind, str] = {
     "answer": "an answer that a rule can check",
     "tools": "tools with a state, which must be right at the end",
     "judge": "an open answer that a judge grades with a rubric",
     "game": "a game of many turns",
+    "shell": "work in a shell, whose files must be right at the end",
 }
 
 KIND = "resources_servers"

@@ -828,10 +828,11 @@ class EntrypointConfig(Command):
 class InitConfig(EntrypointConfig):
     """Keys of ng_init_resources_server."""
 
-    kind: Literal["answer", "tools", "judge", "game"] | None = Field(
+    kind: Literal["answer", "tools", "judge", "game", "shell"] | None = Field(
         None,
         description="What it is: an answer that a rule checks, tools with a state, an answer that a"
-        " judge grades, or a game. Without it you are asked at a terminal; else it is answer.",
+        " judge grades, a game, or work in a shell. Without it you are asked at a terminal. In a"
+        " script it is answer.",
     )
 
 

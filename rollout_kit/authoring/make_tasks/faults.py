@@ -81,9 +81,10 @@ def list_faults(path: str, text: str, covered: Collection[int], draw: random.Ran
         each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     for node in draw.sample(functions, min(len(functions), MAX_OF_FILE)):
-        if changed := _remove_body(node, source, covered):
+        if body := _find_body(node, covered):
+            changed = source.replace(_start(body[0]), _end(body[-1]), "raise NotImplementedError")
             about = f"The function `{node.name}` in {path} has lost its body. Write it again."
-            found.append(Fault("removed_function", path, node.lineno, text, changed, about))
+            found.append(Fault("removed_function", path, body[0].lineno, text, changed, about))
     return found
 
 
@@ -174,20 +175,18 @@ def _change_constant(node: ast.Constant, text: _Text) -> Iterator[str]:
         yield text.replace(_start(node), _end(node), str(node.value + 1))
 
 
-def _remove_body(
-    node: ast.FunctionDef | ast.AsyncFunctionDef, text: _Text, covered: Collection[int]
-) -> str:
-    """The text without the body of a function that tests run; empty if it has none to remove."""
-    body = node.body
-    first = body[0]
+def _find_body(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, covered: Collection[int]
+) -> list[ast.stmt]:
+    """What a function does that tests run, without its docstring; empty if it is too short."""
+    first = node.body[0]
     is_documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    kept = body[1:] if is_documented else body
-    if not kept or kept[0].lineno == node.lineno:
-        return ""
-    lines = range(kept[0].lineno, (kept[-1].end_lineno or 0) + 1)
-    if len(lines) < MIN_BODY or not any(line in covered for line in lines):
-        return ""
-    return text.replace(_start(kept[0]), _end(kept[-1]), "raise NotImplementedError")
+    body = node.body[1:] if is_documented else node.body
+    if not body or body[0].lineno == node.lineno:
+        return []
+    lines = range(body[0].lineno, (body[-1].end_lineno or 0) + 1)
+    is_covered = any(line in covered for line in lines)
+    return body if is_covered and len(lines) >= MIN_BODY else []
 
 
 def parses(text: str) -> bool:

@@ -1,10 +1,11 @@
 """Plant faults in a package, keep those that its tests find each time, and write the tasks."""
 
 import asyncio
+import os
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,12 @@ from ...types import Say
 from .faults import Fault, choose, list_differences, list_faults, parses
 from .source import PackageSource, find_previous, read_source
 from .tasks import FaultyTask, write_task
-from .workbench import Outcome, Workbench, install, opening
+from .workbench import Covered, Outcome, Workbench, install, opening
 
 NUM_RUNS = 3
 """How often a verdict must be the same."""
 
-AT_ONCE = 2
+AT_ONCE = max(2, min(8, len(os.sched_getaffinity(0))))
 """Sessions in which faults are tried."""
 
 MAX_SHARE = 0.8
@@ -37,6 +38,16 @@ class Suite:
     tests: frozenset[str]
     files: tuple[str, ...]
     run_s: float
+    covered: Covered
+
+    def list_tests(self, files: Collection[str]) -> set[str]:
+        return {each for each in self.tests if each.partition("::")[0] in files}
+
+    def find_files(self, faults: Sequence[Fault]) -> Sequence[str]:
+        """The test files that run the changed lines; all of them if an import runs one."""
+        found = [self.covered.get(each.path, {}).get(each.line, {""}) for each in faults]
+        files = {name for each in found for name in each}
+        return self.files if "" in files else [each for each in self.files if each in files]
 
 
 async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Path]:
@@ -55,7 +66,7 @@ async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Pat
             ]
             suite = await _find_suite(benches[0], source, first)
             say(f"{source.label}: {number_of(len(suite.tests), 'test')} in {suite.run_s:.1f} s")
-            faults = await _list_faults(benches[0], source, command, Path(place))
+            faults = await _list_faults(suite.covered, source, command, Path(place))
             say(f"{source.label}: {number_of(len(faults), 'fault')} to try")
             found = [each async for each in _try_all(benches, source, suite, faults, command, say)]
         folders = []
@@ -81,14 +92,13 @@ async def _find_suite(bench: Workbench, source: PackageSource, first: Outcome) -
         raise ConfigError(f"{source.label}: no test passes each time {reasons}".rstrip())
     files = sorted({each.partition("::")[0] for each in found.passed})
     run_s = (time.monotonic() - began) / (NUM_RUNS - 1)
-    return Suite(found.passed, tuple(files), run_s)
+    await bench.run([], covers=True)
+    return Suite(found.passed, tuple(files), run_s, await bench.read_covered())
 
 
 async def _list_faults(
-    bench: Workbench, source: PackageSource, command: MakeTasksConfig, place: Path
+    covered: Covered, source: PackageSource, command: MakeTasksConfig, place: Path
 ) -> list[Fault]:
-    await bench.run([], covers=True)
-    covered = await bench.read_covered()
     draw = random.Random(command.seed)
     found: list[Fault] = []
     for path, lines in sorted(covered.items()):
@@ -179,17 +189,17 @@ async def _try(
     if any(len(line) >= MIN_LEAK and line in texts for each in faults for line in each.lost):
         return None
     changed = {each.path: each.changed for each in faults}
-    first = await bench.run(suite.files, changed)
-    broken = suite.tests - first.passed
+    files = suite.find_files(faults)
+    first = await bench.run(files, changed)
+    broken = suite.list_tests(files) - first.passed
     if not first.is_whole or not broken or len(broken) > MAX_SHARE * len(suite.tests):
         return None
     files = sorted({each.partition("::")[0] for each in broken})
     for _ in range(NUM_RUNS - 1):
         again = await bench.run(files, changed)
-        of_files = frozenset(each for each in suite.tests if each.partition("::")[0] in files)
-        if not again.is_whole or of_files - again.passed != broken:
+        if not again.is_whole or suite.list_tests(files) - again.passed != broken:
             return None
-    tests = sorted(each for each in suite.tests if each.partition("::")[0] in files)
+    tests = sorted(suite.list_tests(files))
     messages = {each: first.failed.get(each, "") for each in sorted(broken)}
     return FaultyTask(tuple(faults), tuple(tests), tuple(files), messages)
 

@@ -38,6 +38,11 @@ WITHOUT_TESTS = (
 )
 """The tests are there while the package is installed, because it may name their folders."""
 
+PLAIN = "python3 -P"
+
+Covered = dict[str, dict[int, frozenset[str]]]
+"""File → line → the test files that run it. An empty name: it runs when the file is imported."""
+
 NOT_INSTALLED = {"tests", "test", "testing"}
 
 
@@ -118,7 +123,10 @@ class Workbench:
         await session.reset()
         for path, text in (changed or {}).items():
             await session.write_bytes(f"/app/{path}", text.encode())
-        python = "python3 -P" + (" -m coverage run --source=/app" if covers else "")
+        # the newest way to trace sees each line once, so not in all tests
+        python = (
+            "COVERAGE_CORE=ctrace python3 -P -m coverage run --source=/app" if covers else PLAIN
+        )
         command = f"{python} /rk/run_tests.py /rk/report.json {' '.join(map(shlex.quote, files))}"
         await session.exec(command, cwd="/app", timeout_s=self._timeout_s, output_bytes=2_000)
         try:
@@ -127,15 +135,18 @@ class Workbench:
             return Outcome()
         return Outcome(frozenset(found["passed"]), found["failed"], True)
 
-    async def read_covered(self) -> dict[str, set[int]]:
+    async def read_covered(self) -> Covered:
         """The lines that the last run with `covers` has executed, by file."""
-        command = "python3 -m coverage json -q -o /rk/covered.json"
+        command = "python3 -m coverage json -q --show-contexts -o /rk/covered.json"
         await self._session.exec(command, cwd="/app", timeout_s=60.0)
         try:
             found = json.loads(await self._session.read_bytes("/rk/covered.json"))
         except (SessionRefused, ValueError):
             return {}
-        return {path: set(each["executed_lines"]) for path, each in found["files"].items()}
+        return {
+            path: {int(line): frozenset(files) for line, files in each["contexts"].items()}
+            for path, each in found["files"].items()
+        }
 
 
 async def install(

@@ -1,4 +1,6 @@
-"""Runs in a session: pytest for the files that are named, and a report of each test."""
+"""Runs in a session: pytest for the files that are named, and a report of each test.
+
+Below coverage, each line is recorded with the test files that run it."""
 
 import json
 import sys
@@ -9,6 +11,12 @@ import pytest
 class Reporter:
     def __init__(self):
         self.passed, self.failed = {}, {}
+        coverage = sys.modules.get("coverage")
+        self.coverage = coverage and coverage.Coverage.current()
+
+    def pytest_runtest_logstart(self, nodeid, location):
+        if self.coverage:
+            self.coverage.switch_context(nodeid.partition("::")[0])
 
     def pytest_runtest_logreport(self, report):
         if report.outcome == "passed" and report.when == "call":
