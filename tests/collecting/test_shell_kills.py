@@ -39,7 +39,8 @@ def kill_once_stored(command: list[str], output: Path, num_lines: int) -> bool:
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
     ) as process:
-        eventually(lambda: count() >= num_lines or process.poll() is not None)
+        while (number := count()) < num_lines and process.poll() is None:
+            eventually(lambda: count() > number or process.poll() is not None)  # noqa: B023
         is_running = process.poll() is None
         if is_running:
             os.killpg(process.pid, signal.SIGKILL)
@@ -57,7 +58,7 @@ def test_each_rollout_is_there_once_after_kills(
     command, number = make_command(output, num_repeats), NUM_TASKS * num_repeats
     with leaving_nothing(tmp_path):
         stops = sorted(draw.sample(range(number - 16), num_kills))
-        assert all([kill_once_stored(command, output, stop) for stop in stops])
+        assert all(kill_once_stored(command, output, stop) for stop in stops)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = read_jsonl(output)
