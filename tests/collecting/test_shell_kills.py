@@ -40,7 +40,7 @@ def kill_once_stored(command: list[str], output: Path, num_lines: int) -> bool:
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
     ) as process:
         while (number := count()) < num_lines and process.poll() is None:
-            eventually(lambda: count() > number or process.poll() is not None)  # noqa: B023
+            eventually(lambda: count() > number or process.poll() is not None)
         is_running = process.poll() is None
         if is_running:
             os.killpg(process.pid, signal.SIGKILL)
