@@ -57,9 +57,13 @@ class Chat:
             asked["tools"] = [{"type": "function", "function": tool}]
         if stream:
             async with self.client.chat.completions.stream(**asked) as events:
-                message = (await events.get_final_completion()).choices[0].message
+                try:
+                    found = await events.get_final_completion()
+                except openai.LengthFinishReasonError as error:  # the helper refuses cut off calls
+                    found = error.completion
         else:
-            message = (await self.client.chat.completions.create(**asked)).choices[0].message
+            found = await self.client.chat.completions.create(**asked)
+        message = found.choices[0].message
         calls = [
             (each.id, each.function.name, each.function.arguments)
             for each in message.tool_calls or ()
