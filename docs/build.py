@@ -48,7 +48,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _documents() -> list[str]:
-    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/reference").glob("*.md")]
+    folders = (ROOT / "docs", ROOT / "docs/goals", ROOT / "docs/reference")
+    found = [path for folder in folders for path in folder.glob("*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

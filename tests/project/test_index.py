@@ -18,6 +18,8 @@ HELD = {
     "test_every_command_is_run_or_says_why_not",
     "For these, a test checks every key": f"{PROJECT}test_blocks.py::"
     "test_a_shell_block_calls_what_exists_with_what_it_takes",
+    "Each page starts from nothing": f"{PROJECT}test_goals.py::test_a_goal_is_reached_from_nothing",
+    "the nine words": f"{PROJECT}test_goals.py::test_the_words_of_the_concepts_are_nine",
     "Each folder in `resources_servers/`": "tests/servers/test_every_server.py::"
     "test_a_server_s_folder_is_complete",
     "Every command has `--help`": f"{REFERENCES}::"

@@ -38,10 +38,17 @@ RUN_ELSEWHERE = {
 def guides() -> list[str]:
     """README, then the guides that are run here, in the order of the index."""
     listed = [f"docs/{name}" for name in LINK.findall(INDEX.partition("## Reference")[0])]
-    return ["README.md", *(name for name in listed[1:] if name not in RUN_ELSEWHERE)]
+    others = (name for name in listed[1:] if not name.startswith("docs/goals/"))
+    return ["README.md", *(name for name in others if name not in RUN_ELSEWHERE)]
 
 
-WALKED = {name: (ROOT / name).read_text() for name in guides()}
+GOALS = [
+    "docs/concepts.md",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs/goals").glob("*.md"))),
+]
+"""Pages that are followed in fresh folders, by test_goals.py."""
+
+WALKED = {name: (ROOT / name).read_text() for name in [*guides(), *GOALS]}
 """Document → its text."""
 
 BIN = Path(sys.executable).parent
@@ -230,13 +237,16 @@ def documents() -> list[Path]:
         path for kind in ("resources_servers", "responses_api_*") for path in ROOT.glob(f"{kind}/*")
     )
     return sorted(
-        path for folder in (ROOT, ROOT / "docs", *servers) for path in folder.glob("*.md")
+        path
+        for folder in (ROOT, ROOT / "docs", ROOT / "docs/goals", *servers)
+        for path in folder.glob("*.md")
     )
 
 
 def test_the_index_lists_every_document() -> None:
     listed = set(LINK.findall(INDEX))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
+    assert {path.removeprefix("docs/") for path in GOALS} <= listed
 
 
 def test_every_command_that_a_document_names_exists() -> None:
@@ -269,6 +279,10 @@ def test_every_file_that_a_guide_names_exists() -> None:
         "environments/nemo_user_sim",
         "resources_servers/my_env",
         "resources_servers/cafe",
+        "resources_servers/shop",
+        "resources_servers/sums",
+        "a/work/",
+        "b/work/",
     )
     for document in WALKED.values():
         for path in re.findall(r"(?<![\w/.])[a-z_]\w*/[\w/]+\.(?:yaml|jsonl|py)\b", document):

