@@ -237,7 +237,7 @@ test-notebook: .venv/.ready-dev .notebook/.ready  ## the Python API in a real Ju
 
 .notebook/.ready: pyproject.toml
 	test -x .notebook/bin/python || $(PYTHON) -m venv .notebook
-	.notebook/bin/python -m pip install --quiet --disable-pip-version-check --editable . nbclient==0.11.0 ipykernel==7.4.0
+	.notebook/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[prompt]" nbclient==0.11.0 ipykernel==7.4.0
 	@touch $@
 
 test-formats: .venv/.ready-dev .peers/harbor/.ready .peers/inspect/.ready .peers/datasets/.ready .peers/lm-eval/.ready .verifiers/.ready .peers/nemo-gym/.ready  ## what six tools make is read; their loaders, and the Hub's, read what ours writes

@@ -2,6 +2,7 @@
 (`make test-notebook`)."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ table""",
     """run = rk.collect_sync(rows, model=lambda params: "4", verify=lambda task, response: 1.0)
 run.table()""",
 ]
+
+BOOKS = sorted((ROOT / "docs/goals").glob("*.ipynb"))
+
+RUN_BOOK = """import json, sys, nbclient, nbformat
+book = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(book, timeout=600, kernel_name="python3").execute()
+json.dump([cell.outputs for cell in book.cells if cell.cell_type == "code"], sys.stdout)
+"""
 
 RUN = """import json, sys, nbclient, nbformat
 cells = [nbformat.v4.new_code_cell(each) for each in json.load(sys.stdin)]
@@ -107,3 +116,33 @@ def test_a_real_kernel_shows_the_bar_and_the_table(tmp_path: Path) -> None:
         assert '<progress value="9" max="9">' in bar["text/html"]
         assert f"<b>reward {reward}</b>" in table["text/html"]
         assert table["text/plain"] == "Collected(9 rollouts)"
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.stem)
+def test_a_notebook_of_the_goals_runs_in_a_real_kernel(
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ROOT / ".notebook/bin"
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    done = subprocess.run(
+        [folder / "python", "-c", RUN_BOOK, book],
+        capture_output=True,
+        text=True,
+        timeout=10 * HANG_S,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.dumps(json.loads(done.stdout))
+    wanted = {
+        "evaluate_a_hosted_model": ("<b>reward 0.6667</b>", "What is 12 + 30?"),
+        "make_sft_and_preference_data": ("in the format trl_dpo", "It is "),
+    }
+    assert all(each in shown for each in wanted[book.stem])
+
+
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.stem)
+def test_a_notebook_of_the_goals_is_stored_without_outputs(book: Path) -> None:
+    cells = json.loads(book.read_text())["cells"]
+    assert any(cell["cell_type"] == "code" for cell in cells)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
