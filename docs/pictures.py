@@ -3,12 +3,16 @@
 make pictures   # needs Chromium and node, as make test-view does
 """
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from annotated import annotate
+from recording import record
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results/pictures"
@@ -23,9 +27,18 @@ TEMPERATURES = {"warm.jsonl": 1.0, "cool.jsonl": 0.3}
 """File of rollouts → the temperature of the tiny model."""
 
 
-def run(name: str, *words: str) -> None:
+STRING_MATCH = "resources_servers/string_match/configs/string_match.yaml"
+ROW = {
+    "responses_create_params": {"input": "What is 6 * 7?"},
+    "expected_answer": "42",
+    "extraction_mode": "full_response",
+}
+ANSWERING = 'policy_model: {responses_api_models: {simulated_model: {answer: text, text: "42"}}}'
+
+
+def run(name: str, *words: str, cwd: Path = FOLDER) -> None:
     command = [str(Path(sys.executable).with_name(name)), *words]
-    subprocess.run(command, cwd=FOLDER, check=True)
+    subprocess.run(command, cwd=cwd, check=True)
 
 
 @contextmanager
@@ -73,6 +86,22 @@ def main() -> None:
         said="Live page",
     ) as url:
         take("live.mjs", url)
+    draw_line(FOLDER, IMAGES / "line.svg")
+    (FOLDER / "recorded").mkdir()
+    record(FOLDER / "recorded", IMAGES / "demo.svg")
+
+
+def draw_line(folder: Path, target: Path) -> None:
+    """A line of an output, from a run of one task."""
+    (folder / "sum.jsonl").write_text(json.dumps(ROW) + "\n")
+    (folder / "model.yaml").write_text(ANSWERING)
+    run(
+        "ng_collect_rollouts",
+        f"+config_paths=[{STRING_MATCH},model.yaml]",
+        *("+input_jsonl_fpath=sum.jsonl", "+output_jsonl_fpath=sums.jsonl"),
+        cwd=folder,
+    )
+    annotate(folder / "sums.jsonl", target)
 
 
 if __name__ == "__main__":
