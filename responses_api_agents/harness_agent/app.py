@@ -19,8 +19,9 @@ from rollout_kit.serving.agents.rollout_bounds import RolloutBounds
 from rollout_kit.serving.gateway.door import Gateway, openai_url
 from rollout_kit.serving.gateway.layout import SideCalls
 from rollout_kit.serving.gateway.recorder import Recorder
+from rollout_kit.serving.gateway.snapshots import Snapshots
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
-from rollout_kit.session import current_session
+from rollout_kit.session import Session, current_session, entered
 from rollout_kit.types import JsonObject
 
 from .clients import HarnessClient, HarnessShell
@@ -28,6 +29,9 @@ from .laying_out import fill_in, list_variables
 
 GRACE_S = 5.0
 """Time for a program to end by itself once it gets no more answers."""
+
+MAX_SNAPSHOT = 32 << 20
+"""Bytes of a compressed snapshot. If one is larger, the one before it stays."""
 
 OF_TASK = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "parallel_tool_calls"}
@@ -46,6 +50,14 @@ class HarnessAgentConfig(AgentConfig):
     model_server: ServerRef = Field(description="The model server.")
     command: str = Field(
         "", description="Starts the program, in bash. It finds the task in $TASK and $TASK_FILE."
+    )
+    resume_command: str = Field(
+        "",
+        description="Starts the program again after a kill, in the files of its last snapshot,"
+        " where it continues by itself. Without it, `command` begins anew.",
+    )
+    snapshot_every: int = Field(
+        5, ge=1, description="With resume_command: the calls from one snapshot to the next."
     )
     function: str = Field(
         "", description="A function of yours in place of a command: `my_harness.py:run`."
@@ -84,6 +96,8 @@ class HarnessAgentConfig(AgentConfig):
     def _has_one_program(self) -> "HarnessAgentConfig":
         if bool(self.command) == bool(self.function):
             raise ValueError("give a command or a function, and not both")
+        if self.resume_command and not self.command:
+            raise ValueError("resume_command needs a command")
         return self
 
 
@@ -110,7 +124,12 @@ class HarnessAgent(Agent):
     async def respond(self, params: JsonObject) -> JsonObject:
         sampling = {name: value for name, value in params.items() if name not in OF_TASK}
         limits = self.config.rollout_limits
-        recorder = Recorder(self.peers, self.model, sampling=sampling, limits=limits)
+        snapshots = None
+        if self.config.resume_command:
+            snapshots = Snapshots(self.config.snapshot_every, self._pack_files)
+        recorder = Recorder(
+            self.peers, self.model, sampling=sampling, limits=limits, snapshots=snapshots
+        )
         token = self._gateway.open(recorder)
         try:
             ended = await self._run_until_ended(params, recorder, token)
@@ -124,6 +143,12 @@ class HarnessAgent(Agent):
         if (session := current_session()) is not None:
             session.stats["harness"] = ended
         return response
+
+    async def _pack_files(self, session: Session) -> str:
+        with entered(session):
+            asked = {"max_bytes": MAX_SNAPSHOT}
+            found = await self.peers.call(self.resources, "/pack_files", asked, dict)
+        return found["files_packed"]
 
     async def _run_until_ended(
         self, params: JsonObject, recorder: Recorder, token: str
@@ -151,7 +176,7 @@ class HarnessAgent(Agent):
         variables = list_variables(token, config.model_name, task)
         host, port = self._gateway.address
         asked = {
-            "command": config.command,
+            "command": config.resume_command if recorder.files else config.command,
             "host": host,
             "port": port,
             "environment": {**variables, **fill_in(config.environment, variables)},
@@ -159,6 +184,8 @@ class HarnessAgent(Agent):
             "time_limit_s": config.time_limit_s,
             "output_bytes": config.output_bytes,
         }
+        if recorder.files:
+            asked["files_packed"], recorder.files = recorder.files, ""
         return await self.peers.call(self.resources, "/run_program", asked, dict)
 
     async def _call(
@@ -182,7 +209,8 @@ class HarnessAgent(Agent):
 
     def _check_started(self, ended: JsonObject, recorder: Recorder) -> None:
         """RolloutError if the program failed before it asked the model."""
-        if recorder.calls or recorder.reached or ended["ended_by"] or not ended["status"]:
+        has_asked = len(recorder.calls) > recorder.num_restored
+        if has_asked or recorder.reached or ended["ended_by"] or not ended["status"]:
             return
         said = "\n".join(filter(None, (ended.get("stdout"), ended.get("stderr"))))
         raise RolloutError(

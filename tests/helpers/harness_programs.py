@@ -31,4 +31,21 @@ def loop(task):
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": out})
 """
 
+RESUMABLE = LOOP.replace(
+    """
+    while True:
+        said = ask(messages)
+""",
+    """
+    if sys.argv[1:] == ["resume"]:
+        messages = json.load(open("/root/state.json"))
+    while True:
+        json.dump(messages, open("/root/state.json", "w"))
+        said = ask(messages)
+""",
+)
+"""The same, which keeps its conversation in a file, and continues there with `resume`."""
+
+RESUMABLE_HARNESS = RESUMABLE + 'print(loop(os.environ["TASK"]))\n'
+
 SMALL_HARNESS = LOOP + 'print(loop(os.environ["TASK"]))\n'
