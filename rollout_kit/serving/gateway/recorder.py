@@ -242,12 +242,13 @@ class Recorder:
             seconds = running_loop().time() - self._began_at
             self.reached = self._limits.find_reached_by(usages, self._cost, seconds)
         except ModelError as error:
-            self._fail(error)
+            self.fail(error)
         if self.reached or self.failure:
             self.ended.set()
             raise self._refuse_more()
 
-    def _fail(self, error: RolloutError) -> None:
+    def fail(self, error: RolloutError) -> None:
+        """Nothing more is answered: the attempt fails with this error."""
         self.failure = self.failure or error
         self.ended.set()
 
@@ -269,7 +270,7 @@ class Recorder:
         except RolloutError as error:
             if is_of_program(error):
                 raise CallRefused(error.status, error.message) from None
-            self._fail(error)
+            self.fail(error)
             raise self._refuse_more() from None
         finally:
             self.session.spent.add(spent)
