@@ -65,6 +65,10 @@ WAITS = "waits"
 """Event among the turns that an agent reports: whether the rollout waits for a batch from now on,
 with its session open."""
 
+SNAPSHOT, SNAPSHOT_DATA = "snapshot", "data"
+"""Event among the turns that an agent reports: the calls before it, and the files of the session,
+from which the program may be started again. Only the newest one of a rollout is kept."""
+
 LOST_CODE = -32041
 """JSON-RPC error code, over MCP, of a call to a session that no longer exists."""
 

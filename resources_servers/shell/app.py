@@ -18,6 +18,7 @@ from rollout_kit import (
     Reverify,
     SeedSessionResponse,
     TaskError,
+    ToolError,
     VerifyError,
     VerifyResponse,
 )
@@ -34,7 +35,7 @@ from rollout_kit.serving.service import post
 
 from .calls import Room, ShellConfig, ShellTools
 from .harbor import HarborRoom
-from .programs import ProgramRequest, run_program
+from .programs import PackRequest, ProgramRequest, pack_files, run_program
 from .rows import (
     CommandVerifier,
     FilesVerifier,
@@ -144,6 +145,14 @@ class Shell(ShellTools):
     async def run_program(self, body: ProgramRequest) -> JsonObject:
         """Run a program that brings its own loop; how it ended, and what it printed."""
         return await run_program(self.state.kept, body)
+
+    @post("/pack_files")
+    async def pack_files(self, body: PackRequest) -> JsonObject:
+        """The files of the session as they are now, from which `run_program` can start."""
+        try:
+            return await pack_files(self.state.kept, body)
+        except SandboxError as error:
+            raise ToolError(f"the files cannot be packed: {error}") from None
 
     async def close_session(self, body: JsonObject) -> JsonObject:
         await self.state.close()

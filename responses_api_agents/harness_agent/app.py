@@ -16,18 +16,25 @@ from rollout_kit.errors import ConfigError, RolloutError
 from rollout_kit.responses import content_texts, input_items
 from rollout_kit.serving.agent import Agent, AgentConfig
 from rollout_kit.serving.agents.rollout_bounds import RolloutBounds
+from rollout_kit.serving.agents.tool_calls import ServerTools
 from rollout_kit.serving.gateway.door import Gateway, openai_url
 from rollout_kit.serving.gateway.layout import SideCalls
+from rollout_kit.serving.gateway.mcp_door import SessionTools
 from rollout_kit.serving.gateway.recorder import Recorder
+from rollout_kit.serving.gateway.snapshots import Snapshots
 from rollout_kit.serving.service import OPERATIONAL, ServerRef
-from rollout_kit.session import current_session
+from rollout_kit.session import Session, current_session, entered
 from rollout_kit.types import JsonObject
 
 from .clients import HarnessClient, HarnessShell
-from .laying_out import fill_in, list_variables
+from .laying_out import HOME, fill_in, list_variables
+from .outside import OutsidePrograms
 
 GRACE_S = 5.0
 """Time for a program to end by itself once it gets no more answers."""
+
+MAX_SNAPSHOT = 32 << 20
+"""Bytes of a compressed snapshot. If one is larger, the one before it stays."""
 
 OF_TASK = frozenset(
     {"input", "instructions", "tools", "tool_choice", "text", "parallel_tool_calls"}
@@ -47,8 +54,21 @@ class HarnessAgentConfig(AgentConfig):
     command: str = Field(
         "", description="Starts the program, in bash. It finds the task in $TASK and $TASK_FILE."
     )
+    resume_command: str = Field(
+        "",
+        description="Starts the program again after a kill, in the files of its last snapshot,"
+        " where it continues by itself. Without it, `command` begins anew.",
+    )
+    snapshot_every: int = Field(
+        5, ge=1, description="With resume_command: the calls from one snapshot to the next."
+    )
     function: str = Field(
         "", description="A function of yours in place of a command: `my_harness.py:run`."
+    )
+    outside: bool = Field(
+        False,
+        description="Run the command outside of the session, on this machine with your rights. It"
+        " works in the session through the tools of the resources server, over MCP at $MCP_URL.",
     )
     environment: dict[str, str] = Field({}, description="Further environment variables.")
     files: dict[str, str] = Field(
@@ -84,6 +104,10 @@ class HarnessAgentConfig(AgentConfig):
     def _has_one_program(self) -> "HarnessAgentConfig":
         if bool(self.command) == bool(self.function):
             raise ValueError("give a command or a function, and not both")
+        if self.resume_command and not self.command:
+            raise ValueError("resume_command needs a command")
+        if self.outside and (self.resume_command or not self.command):
+            raise ValueError("outside needs a command, and has no resume_command")
         return self
 
 
@@ -93,16 +117,22 @@ class HarnessAgent(Agent):
 
     def __init__(self, config: HarnessAgentConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._gateway = Gateway(config.gateway_host, config.gateway_port)
+        host, port = config.gateway_host, config.gateway_port
+        self._gateway = Gateway(host, port, with_mcp=config.outside)
+        self._programs = OutsidePrograms()
+        self._tools = ServerTools(peers, self.resources, 0) if config.outside else None
         self._harness: Harness | None = None
 
     async def start(self) -> None:
         if self.config.function:
             self._harness = await asyncio.to_thread(_load, self.name, self.config.function)
+        if self.config.outside:
+            await self._programs.start()
         await self._gateway.start()
 
     async def stop(self) -> None:
         await self._gateway.stop()
+        await self._programs.stop()
 
     def describe(self) -> JsonObject:
         return {**super().describe(), "calls_tools": False}
@@ -110,8 +140,13 @@ class HarnessAgent(Agent):
     async def respond(self, params: JsonObject) -> JsonObject:
         sampling = {name: value for name, value in params.items() if name not in OF_TASK}
         limits = self.config.rollout_limits
-        recorder = Recorder(self.peers, self.model, sampling=sampling, limits=limits)
-        token = self._gateway.open(recorder)
+        snapshots = None
+        if self.config.resume_command:
+            snapshots = Snapshots(self.config.snapshot_every, self._pack_files)
+        recorder = Recorder(
+            self.peers, self.model, sampling=sampling, limits=limits, snapshots=snapshots
+        )
+        token = self._gateway.open(recorder, await self._find_tools(params, recorder))
         try:
             ended = await self._run_until_ended(params, recorder, token)
         finally:
@@ -124,6 +159,19 @@ class HarnessAgent(Agent):
         if (session := current_session()) is not None:
             session.stats["harness"] = ended
         return response
+
+    async def _pack_files(self, session: Session) -> str:
+        with entered(session):
+            asked = {"max_bytes": MAX_SNAPSHOT}
+            found = await self.peers.call(self.resources, "/pack_files", asked, dict)
+        return found["files_packed"]
+
+    async def _find_tools(self, params: JsonObject, recorder: Recorder) -> SessionTools | None:
+        """What a program outside of the session calls: the tools of the row, or of the server."""
+        if self._tools is None:
+            return None
+        offered = params.get("tools") or await self._tools.list_offered()
+        return SessionTools(self.peers, self.resources, recorder.session, offered, recorder.fail)
 
     async def _run_until_ended(
         self, params: JsonObject, recorder: Recorder, token: str
@@ -147,10 +195,20 @@ class HarnessAgent(Agent):
         task = read_task(params)
         if self._harness is not None:
             return await self._call(self._harness, task, token, recorder)
+        if not self.config.outside:
+            asked = self._describe_program(token, task)
+            if recorder.files:
+                asked["command"] = self.config.resume_command
+                asked["files_packed"], recorder.files = recorder.files, ""
+            return await self.peers.call(self.resources, "/run_program", asked, dict)
+        async with self._programs.room() as room:
+            return await room.run(self._describe_program(token, task, room.home))
+
+    def _describe_program(self, token: str, task: str, home: str = HOME) -> JsonObject:
         config = self.config
-        variables = list_variables(token, config.model_name, task)
+        variables = list_variables(token, config.model_name, task, home, has_tools=config.outside)
         host, port = self._gateway.address
-        asked = {
+        return {
             "command": config.command,
             "host": host,
             "port": port,
@@ -159,7 +217,6 @@ class HarnessAgent(Agent):
             "time_limit_s": config.time_limit_s,
             "output_bytes": config.output_bytes,
         }
-        return await self.peers.call(self.resources, "/run_program", asked, dict)
 
     async def _call(
         self, harness: Harness, task: str, token: str, recorder: Recorder
@@ -182,7 +239,8 @@ class HarnessAgent(Agent):
 
     def _check_started(self, ended: JsonObject, recorder: Recorder) -> None:
         """RolloutError if the program failed before it asked the model."""
-        if recorder.calls or recorder.reached or ended["ended_by"] or not ended["status"]:
+        has_asked = len(recorder.calls) > recorder.num_restored
+        if has_asked or recorder.reached or ended["ended_by"] or not ended["status"]:
             return
         said = "\n".join(filter(None, (ended.get("stdout"), ended.get("stderr"))))
         raise RolloutError(

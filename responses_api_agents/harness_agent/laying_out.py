@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 
-from rollout_kit.serving.gateway.door import PREFIX
+from rollout_kit.serving.gateway.door import MCP_PATH, PREFIX
 from rollout_kit.serving.sandbox.session.doorway import OUTSIDE
 
-TASK_FILE = "/root/task.txt"
-"""Where the task stands in a session. What lies in /root is no part of the patch."""
+HOME = "/root"
+"""In a session. What lies there is no part of the patch."""
 
 LONGEST = 32_000
 """Characters of a task that also stands in a variable: the system limits their length."""
 
 
-def list_variables(token: str, model: str, task: str) -> dict[str, str]:
-    """The variables of each program: the address, its key, the model's name, and the task."""
+def list_variables(
+    token: str, model: str, task: str, home: str = HOME, *, has_tools: bool = False
+) -> dict[str, str]:
+    """The variables of each program: the address, its key, the model's name, and the task; of one
+    that calls tools over MCP, where they are."""
     url = f"{OUTSIDE}{PREFIX}{token}"
     found = {
         "OPENAI_BASE_URL": f"{url}/v1",
@@ -21,8 +24,10 @@ def list_variables(token: str, model: str, task: str) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": token,
         "MODEL": model,
-        "TASK_FILE": TASK_FILE,
+        "TASK_FILE": f"{home}/task.txt",
     }
+    if has_tools:
+        found["MCP_URL"] = f"{url}{MCP_PATH}"
     return {**found, "TASK": task} if len(task) <= LONGEST and "\0" not in task else found
 
 

@@ -83,6 +83,7 @@ async def spawn(
     mark: str = "",
     line: bytes | None = None,
     pass_fds: Sequence[int] = (),
+    cwd: Path | None = None,
 ) -> Child:
     """Start a child. `take` receives each line of its output.
 
@@ -96,6 +97,7 @@ async def spawn(
         stdout=pipe,
         stderr=asyncio.subprocess.STDOUT,
         pass_fds=tuple(pass_fds),
+        cwd=cwd,
         env=env,
         start_new_session=True,
         limit=MAX_LINE_BYTES,

@@ -29,6 +29,7 @@ KEPT = (
     "unverified.jsonl",
     "failures.jsonl",
     "turns.jsonl",
+    "snapshots",
     "groups.jsonl",
     "labels.jsonl",
     "scans.jsonl",

@@ -1,19 +1,24 @@
 """The turns of unfinished rollouts, so that a run that was killed continues them.
 
 Appended to a file beside the output, which is made with the first turn. The file is written anew
-when most of it is about finished rollouts, and removed when no rollout is unfinished.
+when most of it is about finished rollouts, and removed when no rollout is unfinished. The newest
+snapshot of a rollout is a file in a folder next to it, which ends with the rollout.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 
 import orjson
 
+from ..errors import OutputError
 from ..reading import parse_line, read_lines
+from ..session import SNAPSHOT
 from ..types import JsonObject, Key, StoredTurn
-from .files import OutputPaths
+from .files import OutputPaths, write_atomically
 from .held import HeldFile
 from .kinds import key_of
 from .lines import block_of, identity
@@ -33,6 +38,7 @@ class TurnFile:
         is_settled: Callable[[Key], bool],
     ) -> None:
         self._path, self._open_file = paths.turns, open_file
+        self._snapshots = SnapshotFolder(paths.sidecar("snapshots"))
         self._file: HeldFile | None = None
         self._places: dict[Key, list[tuple[int, int]]] = {}
         """Unfinished rollout → offset and size of the line of each turn."""
@@ -45,6 +51,7 @@ class TurnFile:
                 if row is None or (key := key_of(row)) is None or is_settled(key):
                     continue
                 self._note(key, offset, len(raw), is_turn=isinstance(row.get("turn"), dict))
+        self._snapshots.keep(self._places)
 
     @property
     def num_unfinished(self) -> int:
@@ -52,12 +59,16 @@ class TurnFile:
         return len(self._places)
 
     def read(self, key: Key) -> list[JsonObject]:
-        """The turns of a rollout, as its agent reported them."""
-        return [orjson.loads(raw)["turn"] for raw in self._lines(key)]
+        """The turns of a rollout, as its agent reported them; its snapshot, if any, comes last."""
+        turns = [orjson.loads(raw)["turn"] for raw in self._lines(key)]
+        return [*turns, *filter(None, (self._snapshots.read(key),))] if turns else turns
 
     def append(self, turn: StoredTurn) -> None:
         """Store a turn; without content, have those so far not count."""
         if turn.content is None and turn.key not in self._places:
+            return
+        if turn.content is not None and SNAPSHOT in turn.content:
+            self._snapshots.write(turn.key, turn.content)
             return
         line = {
             **identity("turn", turn.key, turn.task_index),
@@ -77,6 +88,7 @@ class TurnFile:
         """The rollout is finished: its turns are no longer needed."""
         for _, size in self._places.pop(key, ()):
             self._live -= size
+        self._snapshots.drop(key)
 
     def tidy(self) -> None:
         """Leave only the turns of unfinished rollouts; remove the file if there are none."""
@@ -86,6 +98,7 @@ class TurnFile:
             self._rewrite(self._file)
         else:
             self._path.unlink(missing_ok=True)
+            self._snapshots.close()
 
     def _note(self, key: Key, offset: int, size: int, *, is_turn: bool) -> None:
         if is_turn:
@@ -107,6 +120,60 @@ class TurnFile:
             for _, size in places:
                 self._places[key].append((offset, size))
                 offset += size
+
+
+class SnapshotFolder:
+    """The newest snapshot of each unfinished rollout, a file each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: set[str] = set()
+
+    def keep(self, keys: Iterable[Key]) -> None:
+        """Take over what an earlier run has left of these rollouts, and remove the rest."""
+        if not self._path.is_dir():
+            return
+        wanted = set(map(_name_snapshot, keys))
+        for path in self._path.iterdir():
+            if path.name in wanted:
+                self._names.add(path.name)
+            else:
+                path.unlink(missing_ok=True)
+
+    def write(self, key: Key, content: JsonObject) -> None:
+        """Replace the snapshot of a rollout."""
+        try:
+            self._path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make the folder {self._path}: {error.strerror}") from None
+        self._names.add(name := _name_snapshot(key))
+        write_atomically(self._path / name, orjson.dumps(content), is_forced=False)
+
+    def read(self, key: Key) -> JsonObject | None:
+        """The snapshot of a rollout; None if there is none that can be read."""
+        if (name := _name_snapshot(key)) not in self._names:
+            return None
+        try:
+            found = orjson.loads((self._path / name).read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def drop(self, key: Key) -> None:
+        """Remove the snapshot of a rollout."""
+        if self._names and (name := _name_snapshot(key)) in self._names:
+            self._names.discard(name)
+            with suppress(OSError):
+                (self._path / name).unlink()
+
+    def close(self) -> None:
+        """Remove the folder if it is empty."""
+        with suppress(OSError):
+            self._path.rmdir()
+
+
+def _name_snapshot(key: Key) -> str:
+    return f"{blake2b(orjson.dumps(list(key)), digest_size=16).hexdigest()}.json"
 
 
 def read_turns(path: Path, key: Key) -> list[JsonObject]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from endpoint import Endpoint, endpoint
-from harness_programs import SMALL_HARNESS
+from harness_programs import RESUMABLE_HARNESS, SMALL_HARNESS
 from support import HANG_S, NO_NAMESPACES, may_isolate, read_jsonl, write_jsonl
 from workplace import ROOT
 
@@ -164,6 +164,55 @@ def test_a_run_that_is_killed_asks_the_model_only_for_what_is_not_in_the_journal
     assert [block["gateway"]["diverged_at"] for block in blocks] == [None, None]
     assert num_more == 2 * (NUM_COMMANDS + 1) - 8
     assert [block["num_turns"] for block in blocks] == [NUM_COMMANDS + 1] * 2
+    assert not (tmp_path / "rollouts.d/turns.jsonl").exists()
+
+
+def give_other_outputs(body: JsonObject) -> tuple[int, JsonObject]:
+    """The same commands, whose outputs differ each time that they run."""
+    status, answer = give_commands(body)
+    for item in answer["output"]:
+        if "arguments" in item:
+            item["arguments"] = item["arguments"].replace("date +%H:%M:%S.%N", "echo $RANDOM")
+    return status, answer
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_snapshot(
+    every: int, tmp_path: Path
+) -> None:
+    is_held = Event()
+
+    def behave(body: JsonObject) -> tuple[int, JsonObject]:
+        if len(point.requests) >= 10:
+            is_held.set()
+        return give_other_outputs(body)
+
+    keys = {"resume_command": "python3 /root/h.py resume", "snapshot_every": every}
+    with endpoint(behave) as point:
+        point.num_answered = 10
+        command = write_run(tmp_path, point.url, RESUMABLE_HARNESS, 2, **keys)
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+            assert is_held.wait(HANG_S)
+            while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 10:
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+        check_nothing_is_left(process.pid)
+        num_before = len(point.requests)
+        snapshots = list((tmp_path / "rollouts.d/snapshots").iterdir())
+        point.num_answered = 1e9
+        run(command)
+        num_more = len(point.requests) - num_before
+    lines = read_jsonl(tmp_path / "rollouts.jsonl")
+    # the commands before the snapshot have not run again: each would have added its line
+    assert [line["reward"] for line in lines] == [1.0, 1.0]
+    assert [line["rollout"]["num_turns"] for line in lines] == [NUM_COMMANDS + 1] * 2
+    blocks = [line["rollout"]["gateway"] for line in lines]
+    assert len(snapshots) == 2 and all(block["restored"] for block in blocks)
+    known = sum(block["restored"] + block["replayed"] for block in blocks)
+    assert num_more == 2 * (NUM_COMMANDS + 1) - known
+    if every == 1:
+        assert known == 10 and [block["diverged_at"] for block in blocks] == [None, None]
+    assert not (tmp_path / "rollouts.d/snapshots").exists()
     assert not (tmp_path / "rollouts.d/turns.jsonl").exists()
 
 

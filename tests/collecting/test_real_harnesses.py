@@ -2,6 +2,7 @@
 files that they leave, recorded one to one, killed and continued. `make test-harness` installs them.
 """
 
+import json
 import os
 import random
 import signal
@@ -97,3 +98,39 @@ def test_a_run_of_it_that_is_killed_again_and_again_goes_on(name: str, tmp_path:
     assert all(line["reward"] == 1.0 for line in lines)
     diverged = [line["rollout"]["gateway"].get("diverged_at") for line in lines]
     assert not any(diverged)
+
+
+BIN = "/opt/harnesses/node_modules/.bin"
+
+RESUMED = {
+    "codex": f"{BIN}/codex exec resume --last --skip-git-repo-check"
+    ' --dangerously-bypass-approvals-and-sandbox -c model_provider=run -m "$MODEL"'
+    """ -c web_search='"disabled"' -c "model_providers.run={name='run',"""
+    """base_url='$OPENAI_BASE_URL',env_key='OPENAI_API_KEY',wire_api='responses'}" Continue.""",
+    "claude_code": f"{BIN}/claude -p --continue --dangerously-skip-permissions"
+    ' --model "$MODEL" Continue.',
+    "pi": f'{BIN}/pi -p --continue --provider run --model "$MODEL" Continue. < /dev/null',
+    "opencode": f'{BIN}/opencode run --continue -m "run/$MODEL" Continue. < /dev/null',
+}
+"""How each continues its last conversation, as docs/agents.md says."""
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_program_of_others_continues_in_its_snapshot(name: str, tmp_path: Path) -> None:
+    resumed = tmp_path / "resumed.yaml"
+    keys = {"resume_command": RESUMED[name], "snapshot_every": 1}
+    resumed.write_text(json.dumps({name: {"responses_api_agents": {"harness_agent": keys}}}))
+    command = make_command(tmp_path, name, 2)
+    command[1] = f"{command[1].removesuffix(']')},{resumed}]"
+    snapshots = tmp_path / "rollouts.d/snapshots"
+
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        eventually(lambda: snapshots.exists() or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+    check_nothing_is_left(process.pid)
+    assert list(snapshots.iterdir())
+    told = run_to_its_end(command, 300)
+    lines = read_jsonl(tmp_path / "rollouts.jsonl")
+    assert [line["reward"] for line in lines] == [1.0, 1.0], told
+    assert any(line["rollout"]["gateway"].get("restored") for line in lines)
+    assert not snapshots.exists()

@@ -31,4 +31,48 @@ def loop(task):
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": out})
 """
 
+RESUMABLE = LOOP.replace(
+    """
+    while True:
+        said = ask(messages)
+""",
+    """
+    if sys.argv[1:] == ["resume"]:
+        messages = json.load(open("/root/state.json"))
+    while True:
+        json.dump(messages, open("/root/state.json", "w"))
+        said = ask(messages)
+""",
+)
+"""The same, which keeps its conversation in a file, and continues there with `resume`."""
+
+RESUMABLE_HARNESS = RESUMABLE + 'print(loop(os.environ["TASK"]))\n'
+
 SMALL_HARNESS = LOOP + 'print(loop(os.environ["TASK"]))\n'
+
+MCP_HARNESS = (
+    LOOP
+    + """
+import asyncio
+from mcp import Client
+
+async def main():
+    messages = [{"role": "user", "content": open(os.environ["TASK_FILE"]).read()}]
+    async with Client(os.environ["MCP_URL"]) as shell:
+        names = [tool.name for tool in (await shell.list_tools()).tools]
+        assert "exec" in names and "verify" not in names, names
+        while True:
+            said = await asyncio.to_thread(ask, messages)
+            messages.append(said)
+            if not said.get("tool_calls"):
+                return said["content"]
+            for call in said["tool_calls"]:
+                asked = json.loads(call["function"]["arguments"])
+                done = await shell.call_tool("exec", asked)
+                text = "".join(part.text for part in done.content)
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+
+print(asyncio.run(main()), os.environ["HOME"], os.getcwd())
+"""
+)
+"""A program outside of the session, which works there over MCP."""

@@ -159,6 +159,42 @@ def test_a_row_that_cannot_start_is_refused(change: dict[str, Any], why: str) ->
         play([], {**ROW, **change})
 
 
+def test_packed_files_have_the_start_too_as_another_one_would_not_fit_them() -> None:
+    row = {
+        **ROW,
+        "files": {"/work/a": "1\n", "/work/gone": "x"},
+        "setup": "git init -q; git config user.name me; git config user.email a@b; git add .;"
+        " git commit -qm $(cat /proc/sys/kernel/random/uuid)",
+    }
+    program = {"host": "127.0.0.1", "port": 1, "time_limit_s": 60, "output_bytes": 4000}
+    work = "echo 2 > a; rm gone; git commit -qam two; echo 3 > a; ln -s a link"
+    look = (
+        "git fsck --no-dangling && git log --oneline | wc -l && git status --short && cat a && ls"
+    )
+
+    async def main() -> Any:
+        async with mount({"shell": making(SHELL, num_ready=0)}) as peers:
+            found, packed = [], ""
+            for command in (work, look):
+                with entered(Session()):
+                    await peers.call("shell", "/seed_session", row, dict)
+                    body = {**program, "command": command, "files_packed": packed}
+                    found.append(await peers.call("shell", "/run_program", body, dict))
+                    asked = {"max_bytes": 1 << 20}
+                    packed = (await peers.call("shell", "/pack_files", asked, dict))["files_packed"]
+                    small = await peers.call("shell", "/pack_files", {"max_bytes": 1}, dict)
+                    await peers.call("shell", "/close_session", {}, dict)
+            with entered(Session()), pytest.raises(RolloutError, match="cannot be written"):
+                await peers.call("shell", "/seed_session", row, dict)
+                await peers.call("shell", "/run_program", {**body, "files_packed": "??"}, dict)
+        return found, small
+
+    found, small = asyncio.run(asyncio.wait_for(main(), 60))
+    assert [each["status"] for each in found] == [0, 0], found
+    assert found[1]["stdout"] == "2\n M a\n?? link\n3\na\nlink\n"
+    assert small == {"files_packed": ""}
+
+
 def test_the_example_rows_are_what_their_program_writes(tmp_path: Path) -> None:
     import runpy
 

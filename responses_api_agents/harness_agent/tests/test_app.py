@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_programs import LOOP, SMALL_HARNESS
+from harness_programs import LOOP, MCP_HARNESS, RESUMABLE_HARNESS, SMALL_HARNESS
 from support import NO_NAMESPACES, may_isolate
 
 from rollout_kit.api.testing import ScriptedModel, making, mount
@@ -18,6 +20,7 @@ from rollout_kit.responses import (
     output_text,
 )
 from rollout_kit.serving import registry
+from rollout_kit.serving.process_tree import read_start
 from rollout_kit.session import Session, TurnLog, entered
 from rollout_kit.types import JsonObject
 
@@ -127,6 +130,99 @@ def test_a_program_that_was_killed_goes_on_from_the_journal() -> None:
     assert stats["gateway"]["replayed"] == 2 and stats["gateway"]["diverged_at"] is None
 
 
+RESUMED: JsonObject = {
+    "command": "python3 /root/h.py",
+    "resume_command": "python3 /root/h.py resume",
+    "snapshot_every": 1,
+    "files": {"/root/h.py": RESUMABLE_HARNESS},
+}
+
+
+def keep_turns() -> list[JsonObject]:
+    """The turns and snapshots that a whole rollout reports."""
+    kept: list[JsonObject] = []
+    play(RESUMED, turn_log=TurnLog((), lambda turn: kept.append(json.loads(json.dumps(turn)))))
+    assert ["snapshot" in turn for turn in kept] == [False, True, False, True, False]
+    return kept
+
+
+@IN_SESSION
+def test_the_response_has_the_calls_before_the_snapshot_too() -> None:
+    kept = keep_turns()
+    once, _, _ = play(RESUMED)
+    again = ScriptedModel(say)
+    stored = (kept[0], kept[2], kept[3])
+    response, verdict, stats = play(RESUMED, again, turn_log=TurnLog(stored, lambda turn: None))
+    assert verdict["reward"] == 1.0 and len(again.calls) == 1
+    assert stats["gateway"] == {
+        "calls": 3,
+        "side_calls": 0,
+        "restored": 2,
+        "replayed": 0,
+        "diverged_at": None,
+    }
+    assert stats["resumed_turns"] == 2
+    kinds = [[item.get("type") for item in each["output"]] for each in (once, response)]
+    assert kinds[0] == kinds[1]
+    assert response["output"][:2] != [] and response["tools"] == once["tools"]
+
+
+@IN_SESSION
+def test_a_snapshot_whose_calls_are_not_stored_does_not_count() -> None:
+    kept, again = keep_turns(), ScriptedModel(say)
+    stored = (kept[0], kept[3])
+    _, verdict, stats = play(RESUMED, again, turn_log=TurnLog(stored, lambda turn: None))
+    assert verdict["reward"] == 1.0 and len(again.calls) == 2
+    assert stats["gateway"]["replayed"] == 1 and "restored" not in stats["gateway"]
+
+
+@IN_SESSION
+def test_a_program_that_cannot_continue_fails_the_attempt() -> None:
+    kept = keep_turns()
+    log = TurnLog((kept[0], kept[1]), lambda turn: None)
+    broken = {**RESUMED, "resume_command": "echo I know nothing >&2; exit 3"}
+    with pytest.raises(RolloutError, match="status 3 before it asked the model: I know nothing"):
+        play(broken, turn_log=log)
+
+
+OUTSIDE: JsonObject = {
+    "outside": True,
+    "command": f"{sys.executable} ~/h.py",
+    "files": {"/root/h.py": MCP_HARNESS},
+}
+
+
+@IN_SESSION
+def test_a_program_outside_of_the_session_works_in_it_over_mcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "rollout_kit_harness_1_0_a"  # of a process that has ended
+    left.mkdir()
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    keys = {**OUTSIDE, "command": f"echo $SOME_API_KEY; sleep 1000 & {OUTSIDE['command']}"}
+    response, verdict, stats = play(keys)
+    assert verdict["reward"] == 1.0 and "count.txt" in verdict["patch"]
+    assert stats["num_turns"] == 3 and stats["num_tool_calls"] == 2
+    blank, said = stats["harness"]["stdout"].splitlines()
+    assert blank == "" and said.startswith(f"I wrote 34. {tmp_path}")
+    outputs = [item["output"] for item in response["output"] if "output" in item]
+    assert "one\n/work\n/root" in outputs[0], "a command of the session"
+    assert not list(tmp_path.iterdir())
+
+
+@IN_SESSION
+def test_the_time_limit_ends_all_that_a_program_outside_has_started(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = f"setsid sleep 1000 & echo $! > {pid}; wait"
+    with pytest.raises(RolloutError, match="before it asked the model"):
+        play({**OUTSIDE, "command": f"{command.removesuffix('wait')} exit 3"})
+    _, _, stats = play({**OUTSIDE, "command": command, "time_limit_s": 1.0})
+    assert stats["harness"]["ended_by"] == "time"
+    assert read_start(int(pid.read_text())) is None
+
+
 def test_a_function_is_the_simplest_harness(tmp_path: Path) -> None:
     if not may_isolate():
         pytest.skip(NO_NAMESPACES)
@@ -146,6 +242,8 @@ def test_a_function_is_the_simplest_harness(tmp_path: Path) -> None:
 def test_what_cannot_be_a_program_is_said_before_the_run(tmp_path: Path) -> None:
     for keys, why in (
         ({}, "a command or a function"),
+        ({"function": "a.py:run", "resume_command": "a"}, "resume_command needs a command"),
+        ({"function": "a.py:run", "outside": True}, "outside needs a command"),
         ({"command": "x", "function": "y:z"}, "not both"),
         ({"function": "nowhere.py:run"}, "there is no file"),
         ({"function": f"{__file__}:nothing"}, "no function 'nothing'"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import PeerLost, RolloutError
 from ...serving.transport.retry import LOST_ATTEMPT
-from ...session import Session, current_session
+from ...session import SNAPSHOT, Session, current_session
 from ...types import Attempt, JsonObject, Outcome, StoredTurn
 from ..pacing.probe import WorkerLoad
 from ..slot import Slot
@@ -387,7 +387,8 @@ class Leases:
 
     def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
         assert lease.attempt is not None
-        lease.update(turns=() if content is None else (*lease.attempt.turns, content))
+        if content is None or SNAPSHOT not in content:
+            lease.update(turns=() if content is None else (*lease.attempt.turns, content))
         key, task_index = lease.attempt.key, lease.attempt.task.task_index
         slot.place.store_turn(StoredTurn(key, task_index, content))
 

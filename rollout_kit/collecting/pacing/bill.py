@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...session import Spent
+from ...session import SNAPSHOT, Spent
 from ...types import JsonObject, RolloutInfo
 
 
@@ -88,6 +88,7 @@ class Ledger:
 
     def resume(self, turns: Sequence[JsonObject]) -> None:
         """Begin with what stored turns have cost."""
+        turns = [turn for turn in turns if SNAPSHOT not in turn]
         self.earlier_usd = _sum(turns, "cost_usd")
         self.earlier_standard_usd = _sum(turns, "standard_usd")
 

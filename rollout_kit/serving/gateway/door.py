@@ -24,9 +24,10 @@ from ..transport.bare_http import (
     listening,
 )
 from .dialects import DIALECTS, dialect_of, encode_error
+from .mcp_door import McpDoor, SessionTools
 from .recorder import Answer, CallRefused, Recorder
 
-PREFIX = "/r/"
+PREFIX, MCP_PATH = "/r/", "/mcp"
 
 MAX_REQUEST = 64 << 20
 """Bytes of one request of a program."""
@@ -47,19 +48,25 @@ class OpenAddress:
     recorder: Recorder
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     room: BodyRoom = field(default_factory=lambda: BodyRoom(MAX_WAITING))
+    tools: SessionTools | None = None
+    """What programs call over MCP."""
 
 
 class Gateway:
-    """Listens on `host`; port 0 is one that is free."""
+    """Listens on `host`; port 0 is one that is free. `with_mcp`: addresses may have tools."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, with_mcp: bool = False) -> None:
         self._host, self._port = host, port
+        self._mcp = McpDoor("gateway", self._find_tools) if with_mcp else None
         self._open: dict[str, OpenAddress] = {}
         self._strangers = BodyRoom(STRANGERS)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """ConfigError if the port cannot be used."""
+        """ConfigError if the port cannot be used, or MCP's SDK is missing."""
+        if self._mcp is not None:
+            await self._mcp.start(MAX_REQUEST)
+            self._stack.push_async_callback(self._mcp.stop)
         sock = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -84,11 +91,15 @@ class Gateway:
         """Host and port."""
         return self._host, self._port
 
-    def open(self, recorder: Recorder) -> str:
+    def open(self, recorder: Recorder, tools: SessionTools | None = None) -> str:
         """The token of a new address, whose calls `recorder` answers."""
         token = fresh_id()
-        self._open[token] = OpenAddress(recorder)
+        self._open[token] = OpenAddress(recorder, tools=tools)
         return token
+
+    def _find_tools(self, token: str) -> SessionTools | None:
+        found = self._open.get(token)
+        return found.tools if found else None
 
     async def close(self, token: str) -> None:
         """Nothing is answered there any more; calls that are being answered are given up."""
@@ -112,8 +123,12 @@ class Gateway:
             message = "there is no such address, or its rollout has ended"
             _reply(connection, 404, encode_error(dialect_of(path), 404, message))
             return
-        exchange = ProgramCall(found.recorder, request, connection, path)
-        task = asyncio.get_running_loop().create_task(exchange.run())
+        if path == MCP_PATH and found.tools is not None and self._mcp is not None:
+            token = request.path.removeprefix(PREFIX).partition("/")[0]
+            answering = self._mcp.answer(token, request, connection)
+        else:
+            answering = ProgramCall(found.recorder, request, connection, path).run()
+        task = asyncio.get_running_loop().create_task(answering)
         found.tasks.add(task)
         task.add_done_callback(found.tasks.discard)
 

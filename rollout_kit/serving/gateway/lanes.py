@@ -44,6 +44,10 @@ class RecordedCall:
     chain: int = 0
     is_side: bool = False
     tools: list[Any] = field(default_factory=list)
+    id: str = ""
+    """Its name in the journal, if snapshots are taken."""
+    ends: list[bytes] = field(default_factory=list)
+    """What stands for its request with the reply: as recorded, and as programs send it back."""
 
     @property
     def output(self) -> list[Item]:
@@ -65,6 +69,11 @@ class KnownCalls:
     def __init__(self) -> None:
         self.by_request: dict[bytes, RecordedCall] = {}
         self.by_end: dict[bytes, RecordedCall] = {}
+
+    def add(self, call: RecordedCall) -> None:
+        self.by_request[call.asked_at] = call
+        for end in call.ends:
+            self.by_end[end] = call
 
 
 class Lane:

@@ -16,7 +16,17 @@ import orjson
 from ...errors import ModelError, PeerError, RolloutError, TaskError
 from ...items import track
 from ...responses import function_calls
-from ...session import LOST_TIMES, TURNS, Session, Spent, current_session, entered, fresh_id
+from ...session import (
+    LOST_TIMES,
+    SNAPSHOT,
+    SNAPSHOT_DATA,
+    TURNS,
+    Session,
+    Spent,
+    current_session,
+    entered,
+    fresh_id,
+)
 from ...time_limit import running_loop
 from ...trajectory import pack_turns
 from ...types import JsonObject
@@ -28,6 +38,7 @@ from ..transport.retry import TURN, retry
 from .dialects import Dialect, ReadRequest, keep_params
 from .lanes import AGAIN, KnownCalls, Lane, RecordedCall
 from .layout import LaidOut, SideCalls, join_chain, lay_out
+from .snapshots import CALL, Snapshots, describe_call, restore_calls
 
 MAX_LANES = 64
 """Conversations that are read on where they ended; those used longest ago are read anew."""
@@ -69,6 +80,7 @@ class Recorder:
         *,
         sampling: JsonObject | None = None,
         limits: RolloutBounds | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.calls: list[RecordedCall] = []
         self.failure: RolloutError | None = None
@@ -84,8 +96,7 @@ class Recorder:
         self._log = None if peers.is_taped else self.session.turn_log
         self.session.turn_log = None
         self._stored: dict[str, list[JsonObject]] = {}
-        for turn in self._log.stored if self._log else ():
-            self._stored.setdefault(turn["request"], []).append(turn)
+        self._snapshots = snapshots
         self._unclaimed: dict[str, list[JsonObject]] = {}
         """Responses whose program left before it had them, by their request."""
         self._known = KnownCalls()
@@ -97,6 +108,28 @@ class Recorder:
         self.lost_s: dict[str, float] = {}
         """The LOST_TIMES of all calls."""
         self._began, self._began_at = time.perf_counter(), running_loop().time()
+        self.files = ""
+        """The files of the snapshot from which the program continues; empty: it begins anew."""
+        self._take_stored()
+        self.num_restored = len(self.calls)
+        """Calls before the snapshot."""
+
+    def _take_stored(self) -> None:
+        """Begin with the calls before the snapshot; have others answer the same requests."""
+        stored = list(self._log.stored) if self._log else []
+        turns = [turn for turn in stored if SNAPSHOT not in turn]
+        if self._snapshots is not None:
+            self._snapshots.log = self._log
+            if (snapshot := next((turn for turn in stored if SNAPSHOT in turn), None)) is not None:
+                self.calls = restore_calls(turns, snapshot, self._known, self._tips)
+                self.files = snapshot[SNAPSHOT_DATA] if self.calls else ""
+            self._snapshots.num_before = len(self.calls)
+        restored = {call.id for call in self.calls}
+        for turn in turns:
+            if restored and turn.get(CALL, {}).get("id") in restored:
+                self._cost.call(0, turn.get("cost_usd"))
+            else:
+                self._stored.setdefault(turn["request"], []).append(turn)
 
     async def answer(self, dialect: Dialect, raw: bytes) -> Answer:
         """The reply to a request; CallRefused if there is none."""
@@ -169,16 +202,28 @@ class Recorder:
             known = stored.pop(0)
             call.response, usd = track_output(known["response"]), known.get("cost_usd")
             call.made = call_of(call.response, by="policy", chain=0)
+            call.id = known.get(CALL, {}).get("id", "")
             self.num_replayed += 1
             self._cost.call(0, usd)
         else:
             self._check_limits()
             if self.diverged_at is None and any(self._stored.values()):
                 self.diverged_at = len(self.calls) + 1
-            costs = await self._ask(lane, call, {**params, "input": lane.items})
+            taken = self._snapshots.begin(self.session, self.calls) if self._snapshots else None
+            try:
+                costs = await self._ask(lane, call, {**params, "input": lane.items})
+                if taken is not None:
+                    await taken
+            except BaseException:
+                if taken is not None:
+                    taken.cancel()
+                raise
             turn = {"request": digest, "response": call.response, **costs}
         reply = dialect.write(call.response, request)
         self._record(lane, call, reply)
+        if turn is not None and self._snapshots is not None:
+            call.id = fresh_id()
+            turn[CALL] = describe_call(call)
         return Answer(request, reply, digest, call.response, turn if self._log else None)
 
     def _record(self, lane: Lane, call: RecordedCall, reply: JsonObject) -> None:
@@ -186,9 +231,8 @@ class Recorder:
         if call.asked_at in self._known.by_request:  # an earlier one may have been in flight
             call.why = AGAIN
         join_chain(call, self._tips)
-        self._known.by_request[call.asked_at] = call
-        for items in (call.output, lane.dialect.read_reply(reply)):
-            self._known.by_end[lane.end_of(items)] = call
+        call.ends = [lane.end_of(call.output), lane.end_of(lane.dialect.read_reply(reply))]
+        self._known.add(call)
 
     def _check_limits(self) -> None:
         if self._limits is None or not self.calls:
@@ -198,12 +242,13 @@ class Recorder:
             seconds = running_loop().time() - self._began_at
             self.reached = self._limits.find_reached_by(usages, self._cost, seconds)
         except ModelError as error:
-            self._fail(error)
+            self.fail(error)
         if self.reached or self.failure:
             self.ended.set()
             raise self._refuse_more()
 
-    def _fail(self, error: RolloutError) -> None:
+    def fail(self, error: RolloutError) -> None:
+        """Nothing more is answered: the attempt fails with this error."""
         self.failure = self.failure or error
         self.ended.set()
 
@@ -225,7 +270,7 @@ class Recorder:
         except RolloutError as error:
             if is_of_program(error):
                 raise CallRefused(error.status, error.message) from None
-            self._fail(error)
+            self.fail(error)
             raise self._refuse_more() from None
         finally:
             self.session.spent.add(spent)
@@ -299,7 +344,7 @@ class Recorder:
             "model_s": sum(turn.model_s or 0.0 for turn in own),
             "tool_s": sum(turn.tool_s or 0.0 for turn in own),
             "finish_reason": finish_reason,
-            "resumed_turns": self.num_replayed or None,
+            "resumed_turns": self.num_restored + self.num_replayed or None,
             TURNS: pack_turns(found.turns) if found.turns else None,
             "gateway": self._describe(found),
             **{name: seconds for name, seconds in self.lost_s.items() if seconds},
@@ -312,7 +357,9 @@ class Recorder:
         known: JsonObject = {"calls": len(self.calls), "side_calls": found.num_side}
         if len(found.chains) > 1:
             known["chains"] = found.chains
-        if self.num_replayed:
+        if self.num_restored:
+            known["restored"] = self.num_restored
+        if self.num_restored or self.num_replayed:
             known |= {"replayed": self.num_replayed, "diverged_at": self.diverged_at}
         return known
 

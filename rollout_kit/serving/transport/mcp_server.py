@@ -8,7 +8,7 @@ in each call.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -61,15 +61,21 @@ async def serving(
         sock.close()
         raise
     app = _mount(service.build_app(run_id), _Door(service, manager))
+    async with running(manager), served(app, sock, token):
+        yield
+
+
+@asynccontextmanager
+async def running(manager: Any) -> AsyncIterator[None]:
+    """Context in which a manager answers requests."""
     ready, done = asyncio.Event(), asyncio.Event()
-    running = asyncio.create_task(_run(manager, ready, done))
+    task = asyncio.create_task(_run(manager, ready, done))
     try:
         await ready.wait()
-        async with served(app, sock, token):
-            yield
+        yield
     finally:
         done.set()
-        await running
+        await task
 
 
 async def _run(manager: Any, ready: asyncio.Event, done: asyncio.Event) -> None:
@@ -79,8 +85,15 @@ async def _run(manager: Any, ready: asyncio.Event, done: asyncio.Event) -> None:
         await done.wait()
 
 
-def _manager(service: ToolServer) -> Any:
-    """The SDK's session manager; ConfigError if the SDK is missing."""
+ListTools = Callable[[Any], Awaitable[list[JsonObject]]]
+"""The schemas that the caller of a request, by its context, is offered."""
+
+CallTool = Callable[[Any, str, JsonObject], Awaitable[str]]
+"""The output of a tool, by its name and arguments; RolloutError if it fails."""
+
+
+def make_manager(name: str, list_tools: ListTools, call_tool: CallTool, **options: Any) -> Any:
+    """The SDK's session manager, with its `options`; ConfigError if the SDK is missing."""
     try:
         from mcp import MCPError
         from mcp.server import Server
@@ -88,14 +101,10 @@ def _manager(service: ToolServer) -> Any:
         from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
     except ImportError as error:
         raise ConfigError(
-            f"{service.name}: mcp: true needs the MCP SDK ({error}):"
-            f" {how_to_install('rollout-kit[mcp]')}"
+            f"{name}: tools over MCP need the SDK ({error}): {how_to_install('rollout-kit[mcp]')}"
         ) from None
 
-    handles, own = SessionHandles(service), [tool.schema for tool in service.tools.values()]
-
-    async def list_tools(context: Any, params: Any) -> ListToolsResult:
-        listed = own if _has_session(context) else handles.list_tools()
+    async def on_list(context: Any, params: Any) -> ListToolsResult:
         return ListToolsResult(
             tools=[
                 Tool(
@@ -103,18 +112,13 @@ def _manager(service: ToolServer) -> Any:
                     description=each["description"],
                     input_schema=each["parameters"],
                 )
-                for each in listed
+                for each in await list_tools(context)
             ]
         )
 
-    async def call_tool(context: Any, params: Any) -> CallToolResult:
-        arguments = dict(params.arguments or {})
+    async def on_call(context: Any, params: Any) -> CallToolResult:
         try:
-            if _has_session(context):
-                session = await _session_of(service, context.request.headers, beginning)
-                text = await call_in(service, session, params.name, arguments)
-            else:
-                text = await handles.call(params.name, arguments)
+            text = await call_tool(context, params.name, dict(params.arguments or {}))
             failed = False
         except SessionLost as error:  # not text for the model: the rollout needs a new attempt
             raise MCPError(LOST_CODE, error.message) from None
@@ -122,10 +126,26 @@ def _manager(service: ToolServer) -> Any:
             text, failed = error.message, True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
 
+    server = Server(name, on_list_tools=on_list, on_call_tool=on_call)
+    return StreamableHTTPSessionManager(server, json_response=True, **options)
+
+
+def _manager(service: ToolServer) -> Any:
+    """The manager of the sessions with a server."""
+    handles, own = SessionHandles(service), [tool.schema for tool in service.tools.values()]
     beginning: Beginning = WeakValueDictionary()
-    server = Server(service.name, on_list_tools=list_tools, on_call_tool=call_tool)
+
+    async def list_tools(context: Any) -> list[JsonObject]:
+        return own if _has_session(context) else handles.list_tools()
+
+    async def call_tool(context: Any, name: str, arguments: JsonObject) -> str:
+        if not _has_session(context):
+            return await handles.call(name, arguments)
+        session = await _session_of(service, context.request.headers, beginning)
+        return await call_in(service, session, name, arguments)
+
     idle_s = float(service.config.get("session_timeout_s") or 7200)
-    return StreamableHTTPSessionManager(server, json_response=True, session_idle_timeout=idle_s)
+    return make_manager(service.name, list_tools, call_tool, session_idle_timeout=idle_s)
 
 
 Beginning = WeakValueDictionary[str, asyncio.Lock]

@@ -36,6 +36,7 @@ RESERVED = frozenset(
         "openenv",
         "run",
         "run_program",
+        "pack_files",
         "aggregate_metrics",
     }
 )

@@ -342,10 +342,12 @@ class ShellSession:
         """A descriptor of a tar file with `paths`, which the caller closes."""
         return (await self._pack("pack", {"paths": list(paths)}))[0]
 
-    async def pack_changes(self, rules: Rules = Rules()) -> tuple[int, JsonObject]:
-        """A descriptor of a tar file with all that differs from the start, which the caller closes.
-        Also what is `removed` since then, and what the rules have `dropped`."""
-        return await self._pack("changes", {"rules": list(map(list, rules))})
+    async def pack_changes(
+        self, rules: Rules = Rules(), *, whole: bool = False
+    ) -> tuple[int, JsonObject]:
+        """A descriptor of a tar file with all that differs from the start, which the caller closes;
+        `whole`: and the start. Also what is `removed` since, and what the rules have `dropped`."""
+        return await self._pack("changes", {"rules": list(map(list, rules)), "whole": whole})
 
     async def _pack(self, function: str, arguments: JsonObject) -> tuple[int, JsonObject]:
         file = os.memfd_create("files", os.MFD_CLOEXEC)

@@ -264,7 +264,8 @@ class FirstProcess:
         with open(3, "wb") as out:
             try:
                 is_packing = request["function"] == "changes"
-                found = changes.find(self._layers.list_changes()) if is_packing else None
+                changed = self._layers.list_changes(whole=bool(request.get("whole")))
+                found = changes.find(changed) if is_packing else None
                 self._confine()
                 _change_user(request)
                 with suppress(OSError):

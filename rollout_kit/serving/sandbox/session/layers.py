@@ -35,18 +35,19 @@ class Layers:
         self._num_below = sum(len(numbers) for _, numbers in overlays)
         _enter(disk_mb, self._num_below + len(binds))
         self._lower = [[f"{LOWER}/{number}" for number in numbers] for _, numbers in overlays]
-        self.start = self._lower
+        self.start = self._made_from = self._lower
         self._snapshots: dict[str, list[list[str]]] = {}
         self._mount()
 
     def upper(self, number: int) -> str:
         return f"{LAYERS}/{self.generation}/{number}/upper"
 
-    def list_changes(self) -> list[tuple[str, list[str]]]:
-        """Each place with the folders that lie above its start, the newest first."""
-        found = []
+    def list_changes(self, *, whole: bool = False) -> list[tuple[str, list[str]]]:
+        """Each place with the folders that lie above its start, the newest first. `whole`: above
+        what the session was made from, with the start that was sealed."""
+        found, below = [], self._made_from if whole else self.start
         for number, place in enumerate(self._overlays):
-            above = [each for each in self._lower[number] if each not in self.start[number]]
+            above = [each for each in self._lower[number] if each not in below[number]]
             found.append((place, [self.upper(number), *above]))
         return found
 
