@@ -24,7 +24,7 @@ FREE = ""
 """The lease of a group that was given back and waits for the next one."""
 
 
-RULES = 1
+RULES = 2
 """Raise it when a call may have another result than before: shelves that must be equal may belong
 to processes with different versions of this package."""
 
@@ -382,7 +382,8 @@ class Shelf:
         self.known[key] = None
         self.number_left += 1
         version = entry.version if entry else None
-        self.left.append(Settled(str(self.number_left), key, reason, version))
+        lag = None if version is None or self.version is None else self.version - version
+        self.left.append(Settled(str(self.number_left), key, reason, version, lag))
         self._note("left", key, reason)
 
     def save(self) -> JsonObject:

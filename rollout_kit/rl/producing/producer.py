@@ -119,6 +119,7 @@ class Producer:
         """Reserve, and look after acks and tickets, until cancelled."""
         try:
             watching = [self._watch_steps()] if self._buffer.policy.over_provision else []
+            watching.append(self.source.watch(self._run, self._say))
             await gather_all([self._reserve(), self._look_on(), self._read_on(), *watching])
         except Exception as error:  # the run would wait for tickets for ever
             if not isinstance(error, RolloutKitError):
@@ -198,7 +199,9 @@ class Producer:
             return
         self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
-        if answer not in ("ok", "duplicate"):
+        if answer == "ok":
+            self.source.note_put(made)
+        elif answer != "duplicate":
             self.source.note_lost(settled.group)
 
     async def _watch_steps(self) -> None:
