@@ -120,6 +120,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     num_repeats_add_seed: bool
     goal: GoalConfig | JsonObject | None
     num_samples_in_parallel: int | str | Parallelism
+    model_share: float
+    model_priority: int
     responses_create_params: JsonObject
     prompt_config: str | None
     prompt: str | None

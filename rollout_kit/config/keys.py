@@ -1334,6 +1334,14 @@ class PaceConfig(CommandKeys):
         Parallelism.parse(64),
         description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
     )
+    model_share: float = Field(
+        1.0,
+        gt=0,
+        description="Share of the model server's places, relative to the runs that use it too.",
+    )
+    model_priority: int = Field(
+        0, description="Requests of a higher priority pass those of other runs that wait."
+    )
     warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
     park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
 
