@@ -107,6 +107,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     longest_first: bool
     revisit: Literal["always", "later"]
     mix: Path | None
+    eval: str | None
+    eval_every: int
     buffer: str | None
     buffer_port: int
     agent_name: str | None

@@ -358,6 +358,12 @@ class ProducingConfig(CommandKeys):
         description="YAML with several inputs, each with its weight, agent and parameters, for a"
         " training. It replaces input_jsonl_fpath, and needs a buffer.",
     )
+    eval: Path | None = Field(
+        None,
+        description="YAML with sets of held-out tasks, which are answered at fixed versions of the"
+        " weights during a training.",
+    )
+    eval_every: int = Field(20, ge=1, description="Versions from one evaluation to the next.")
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
@@ -383,6 +389,8 @@ class ProducingConfig(CommandKeys):
     def _mixes_for_a_buffer(self) -> "ProducingConfig":
         if self.mix is not None and self.buffer is None:
             raise ValueError("mix: the shares count a trainer's groups: add +buffer=…")
+        if self.eval is not None and self.buffer is None:
+            raise ValueError("eval: it follows a trainer's versions: add +buffer=…")
         if self.mix is not None and self.longest_first:
             raise ValueError("mix: longest_first has no effect with it: leave it out")
         return self
