@@ -43,6 +43,9 @@ the stored turns, a JSON list in front of the body."""
 TIER_HEADER = "x-rollout-tier"
 """Name of the HTTP header with the `tier` of a session."""
 
+CLAIM_HEADER = "x-rollout-claim"
+"""Name of the HTTP header with the `claim` of a session."""
+
 TICKET_HEADER = "x-rollout-ticket"
 """Name of the HTTP header with the ticket of a session, if model servers may gather its requests
 into batches."""
@@ -197,6 +200,8 @@ class Session:
     tier: str = ""
     """Service tier of requests that go into no batch, where neither row nor server names one and
     the server's prices have it."""
+    claim: str = ""
+    """What its run claims of model servers that others use too, as a header."""
 
     @classmethod
     def of(

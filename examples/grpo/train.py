@@ -189,6 +189,7 @@ async def train(args: argparse.Namespace) -> None:
                 if groups:
                     break
                 await buffer.ack(batch.lease)
+            manager.keep_best((await buffer.stats())["best_version"])
             optimizers.begin(step)
             records = [read_group(group.rollouts, group.rewards) for group in groups]
             rows = [row for record in records for row in record.rows if row.advantage]

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -13,6 +13,7 @@ from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
+from rollout_kit.serving.endpoints.places import Places
 from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
 from rollout_kit.trajectory import Versions, stamp_tokens
@@ -82,6 +83,10 @@ class LocalModel(Model):
     """Adapter → the checkpoint with it."""
     partial_turns: PartialTurns | None = None
     _succession: "Succession | None" = None
+
+    def __init__(self, config: LocalModelConfig, peers: Any, name: str) -> None:
+        super().__init__(config, peers, name)
+        self._places = Places(self._num_threads())
 
     async def start(self) -> None:
         try:
@@ -161,6 +166,10 @@ class LocalModel(Model):
         check_supported(params)
         request = name_request(params) if self.partial_turns else ""
         await self.wait_for_version(params)
+        async with self._places.hold():
+            return await self._respond(params, request)
+
+    async def _respond(self, params: JsonObject, request: str) -> JsonObject:
         policy = self._policy
         name, engine = self._choose_engine(params, policy)
         sampling = read_sampling(
@@ -217,7 +226,7 @@ class LocalModel(Model):
         engines = (self.engine, *self.adapted.values())
         busy = {
             "running": sum(each.num_running for each in engines),
-            "waiting": sum(each.num_waiting for each in engines),
+            "waiting": self._places.num_waiting + sum(each.num_waiting for each in engines),
         }
         resumed = self.partial_turns.figures() if self.partial_turns else {}
         return {**super().load_figures(), **busy, **resumed}

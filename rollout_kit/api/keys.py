@@ -107,6 +107,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     longest_first: bool
     revisit: Literal["always", "later"]
     mix: Path | None
+    eval: str | None
+    eval_every: int
     buffer: str | None
     buffer_port: int
     agent_name: str | None
@@ -120,6 +122,8 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     num_repeats_add_seed: bool
     goal: GoalConfig | JsonObject | None
     num_samples_in_parallel: int | str | Parallelism
+    model_share: float
+    model_priority: int
     responses_create_params: JsonObject
     prompt_config: str | None
     prompt: str | None

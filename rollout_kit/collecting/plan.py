@@ -28,6 +28,7 @@ from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
 from ..secrets import mask
 from ..serving import registry
+from ..serving.endpoints.places import Claim
 from ..serving.endpoints.prices import Tariff
 from ..serving.nemo_gym.environment_servers import find_episode_servers, find_sources
 from ..serving.transport.http import max_connections
@@ -428,8 +429,18 @@ def _limits(
         verify_timeout_s=command.verify_timeout_s,
         retry_invalid_judge_responses=command.retry_invalid_judge_responses,
         output=str(command.output_jsonl_fpath),
+        claim=_find_claim(command) if isinstance(command, CollectConfig) else "",
         **more,
     )
+
+
+def _find_claim(command: CollectConfig) -> str:
+    """What a run claims of model servers, as a header; empty if it claims nothing in particular."""
+    priority, share = command.model_priority, command.model_share
+    if (priority, share) == (0, 1.0):
+        return ""
+    name = fingerprint_of({"output": str(command.output_jsonl_fpath)})
+    return Claim(name, priority, share).to_header()
 
 
 def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:

@@ -91,6 +91,8 @@ class RolloutLimits:
     output: str = ""
     batch_key: str = ""
     """What names the output to servers that gather requests into batches; empty: none may wait."""
+    claim: str = ""
+    """What the run claims of model servers that others use too, as the header of sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ class Steps:
         run = f"{self.shared.limits.output} {key.agent} {key.scope}"
         session = Session.of(key.rollout, self.slot.ledger.spent, run, self.slot.limits)
         self.slot.stats, session.tier = session.stats, self.shared.ways.tier
+        session.claim = self.shared.limits.claim
         if self.shared.limits.batch_key and self.shared.ways.takes_batch(self.attempt):
             part = str(self.attempt.redraws)
             session.ticket = self._make_ticket(part, waits=self.agent.opaque)

@@ -358,6 +358,12 @@ class ProducingConfig(CommandKeys):
         description="YAML with several inputs, each with its weight, agent and parameters, for a"
         " training. It replaces input_jsonl_fpath, and needs a buffer.",
     )
+    eval: Path | None = Field(
+        None,
+        description="YAML with sets of held-out tasks, which are answered at fixed versions of the"
+        " weights during a training.",
+    )
+    eval_every: int = Field(20, ge=1, description="Versions from one evaluation to the next.")
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
@@ -383,6 +389,8 @@ class ProducingConfig(CommandKeys):
     def _mixes_for_a_buffer(self) -> "ProducingConfig":
         if self.mix is not None and self.buffer is None:
             raise ValueError("mix: the shares count a trainer's groups: add +buffer=…")
+        if self.eval is not None and self.buffer is None:
+            raise ValueError("eval: it follows a trainer's versions: add +buffer=…")
         if self.mix is not None and self.longest_first:
             raise ValueError("mix: longest_first has no effect with it: leave it out")
         return self
@@ -1334,6 +1342,14 @@ class PaceConfig(CommandKeys):
     num_samples_in_parallel: Parallelism = Field(
         Parallelism.parse(64),
         description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
+    )
+    model_share: float = Field(
+        1.0,
+        gt=0,
+        description="Share of the model server's places, relative to the runs that use it too.",
+    )
+    model_priority: int = Field(
+        0, description="Requests of a higher priority pass those of other runs that wait."
     )
     warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
     park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")

@@ -5,7 +5,6 @@ retried within one time limit for the whole request. All others become a ModelEr
 endpoint's own status and message. An infrastructure failure is never returned as an answer.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -48,6 +47,7 @@ from .endpoints.keys import EndpointConfig as EndpointConfig
 from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import FirstOfTask, Throttling, Waited, lose_to_outage
+from .endpoints.places import Places
 from .endpoints.prices import BATCH, FLEX, Tariff
 from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
@@ -107,7 +107,7 @@ class HostedModel(Model):
 
     def __init__(self, config: HostedModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._free = asyncio.Semaphore(num) if (num := config.max_concurrent_requests) else None
+        self._free = Places(num) if (num := config.max_concurrent_requests) else None
         self._policy = replace(
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )
@@ -292,7 +292,7 @@ class HostedModel(Model):
         try:
             if self._free is None:
                 return await work()
-            async with self._free:
+            async with self._free.hold():
                 # a refused request keeps its slot: another in its place would be refused as well
                 return await work()
         finally:

@@ -149,6 +149,15 @@ class Buffer(ABC):
         With False it goes on."""
         await self._do("finish", is_finished=is_finished)
 
+    async def hold_every(self, versions: int) -> None:
+        """Hand out nothing at every so many versions, until `let_go`; 0: always hand out."""
+        await self._do("hold_every", versions=versions)
+
+    async def let_go(self, version: int, best: int | None = None) -> None:
+        """Hand out groups at this version again. `best` is the version that is best on held-out
+        tasks."""
+        await self._do("let_go", version=version, best=best)
+
     async def close(self) -> None:  # noqa: B027 (not every backend has something to close)
         """Release connections and files; the content stays where it can."""
 

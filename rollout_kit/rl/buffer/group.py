@@ -101,12 +101,13 @@ class GroupBatch:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """A group that has left the buffer: `acked`, or dropped for the named reason. `number` orders
-    them, and is where the next look begins."""
+    them, and is where the next look begins. `lag`: how many versions it was behind the trainer."""
 
     number: str
     key: str
     reason: str
     version: int | None = None
+    lag: int | None = None
 
 
 def find_flaw(group: BufferedGroup, filters: Iterable[str]) -> str | None:

@@ -45,6 +45,8 @@ class BufferRequest(msgspec.Struct, forbid_unknown_fields=True):
     figures: dict[str, float | None] = {}
     after: str = ""
     is_finished: bool = True
+    versions: Number = 0
+    best: Version | None = None
 
 
 class BadMessage(ValueError):
@@ -117,6 +119,8 @@ PASSED_ON = {
     "list_settled": ("after number", "settled"),
     "stats": ("", ""),
     "finish": ("is_finished", "done"),
+    "hold_every": ("versions", "done"),
+    "let_go": ("version best", "done"),
 }
 """Operation of the shelf → the fields of a message that it takes, and the name of what it returns
 in the reply; without a name, that is the reply."""

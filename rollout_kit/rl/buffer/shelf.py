@@ -24,7 +24,7 @@ FREE = ""
 """The lease of a group that was given back and waits for the next one."""
 
 
-RULES = 1
+RULES = 2
 """Raise it when a call may have another result than before: shelves that must be equal may belong
 to processes with different versions of this package."""
 
@@ -83,6 +83,12 @@ class Shelf:
         self.is_finished = False
         self.figures: Mapping[str, float | None] = NO_FIGURES
         """Those that the trainer told with its version."""
+        self.hold_each = 0
+        """Nothing is handed out at every so many versions, until that version is let go."""
+        self.let_off: int | None = None
+        """The last version that was."""
+        self.best: int | None = None
+        """The version that is best on held-out tasks, if one is known."""
         self.base = self.acked_since = 0
         """The version from which steps are counted, and the uses acknowledged since."""
         self.ready: dict[str, ShelfEntry] = {}
@@ -175,6 +181,8 @@ class Shelf:
 
     def has_work(self, least: int, staleness: int | None) -> bool:
         """Whether `take` would hand out or drop something now."""
+        if self._is_held:
+            return False
         now, oldest = self._clock(), self._oldest
         if staleness is not None and self.version is not None and oldest < self.version - staleness:
             return True
@@ -192,6 +200,8 @@ class Shelf:
         """Up to `number` groups under a new lease; None if there are not at least `least`. `token`
         is a text that no other call has."""
         now, policy = self._clock(), self.policy
+        if self._is_held:
+            return None
         self._sweep(staleness)
         again = self._take_back(now, staleness) if self._next_due <= now else []
         if len(again) + len(self.ready) < self._count_needed(least):
@@ -254,6 +264,20 @@ class Shelf:
         """Nothing more is to be made or will come; or it is, after all."""
         self.is_finished = is_finished
 
+    def hold_every(self, versions: int) -> None:
+        """Hand out nothing at every so many versions, until `let_go`; 0: always hand out."""
+        self.hold_each = versions
+
+    def let_go(self, version: int, best: int | None) -> None:
+        """Hand out groups at this version again. `best` is the best one so far."""
+        self.let_off, self.best = version, best
+
+    @property
+    def _is_held(self) -> bool:
+        if not self.hold_each or self.version is None or self.is_finished:
+            return False
+        return self.version % self.hold_each == 0 and self.version != self.let_off
+
     def list_settled(self, after: str, number: int) -> list[Settled]:
         """Groups that have left since `after`, which is empty for the first look."""
         seen = int(after or 0)
@@ -282,6 +306,9 @@ class Shelf:
             "oldest_s": None if oldest is None else self._clock() - oldest,
             "dead": list(self.dead),
             "finished": self.is_finished,
+            "hold_every": self.hold_each,
+            "let_go": self.let_off,
+            "best_version": self.best,
         }
 
     def _room(self) -> int | None:
@@ -382,7 +409,8 @@ class Shelf:
         self.known[key] = None
         self.number_left += 1
         version = entry.version if entry else None
-        self.left.append(Settled(str(self.number_left), key, reason, version))
+        lag = None if version is None or self.version is None else self.version - version
+        self.left.append(Settled(str(self.number_left), key, reason, version, lag))
         self._note("left", key, reason)
 
     def save(self) -> JsonObject:
@@ -426,7 +454,7 @@ class Shelf:
 
 
 PLAIN = ("identity", "version", "is_finished", "figures", "base", "acked_since", "counts")
-PLAIN += ("dropped", "number_left")
+PLAIN += ("dropped", "number_left", "hold_each", "let_off", "best")
 """Fields that are JSON."""
 
 COUNTERS = ("put", "delivered", "redelivered", "acked", "duplicates")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,11 +35,14 @@ class MixSource(BaseModel):
 
 
 class Mix(BaseModel):
-    """All sources by name."""
+    """All sources by name. `when_down` says what becomes of the share of a source while its
+    environment is down: the run waits for it, the others take it and it catches up later, or the
+    others keep it."""
 
     model_config = ConfigDict(extra="forbid")
 
     sources: dict[str, MixSource] = Field(min_length=1)
+    when_down: Literal["wait", "catch_up", "skip"] = "wait"
 
     def share_of(self, name: str) -> float:
         return self.sources[name].weight / sum(each.weight for each in self.sources.values())

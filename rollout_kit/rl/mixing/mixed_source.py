@@ -6,17 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...collecting.counts import Counts
+from ...collecting.run import Run
 from ...collecting.schedule import LATER, Later
 from ...collecting.sources import TaskSource
 from ...store.lines import Malformed
 from ...store.scope import Group, group_of
-from ...types import Attempt, Task
-from ..buffer.group import Settled
+from ...types import Attempt, Outcome, Say, Task
+from ..buffer.group import BufferedGroup, Settled
 from ..producing.acks import ACKED
 from ..producing.epochs import EpochSource
 from ..producing.producer import key_of_group
 from .mix_file import SOURCE, Mix
+from .outages import Outages
 from .shares import Shares
+from .source_figures import SourceFigures
 
 
 class MixedSource(EpochSource):
@@ -29,6 +32,8 @@ class MixedSource(EpochSource):
         self._tasks_of: dict[str, list[Task]] = {name: [] for name in mix.sources}
         self._source_of: dict[str, str] = {}
         """Id of a task → its source."""
+        self.figures = {name: SourceFigures() for name in mix.sources}
+        self.outages = Outages(self._source_of.get, self.tickets.give_back, self._let_off)
 
     async def count(self) -> None:
         await TaskSource.count(self)
@@ -49,7 +54,7 @@ class MixedSource(EpochSource):
     def note_used(self, keys: Iterable[str]) -> None:
         """Count the groups that were used before this run began."""
         for key in keys:
-            if name := self._source_of.get(key.partition(":")[0]):
+            if name := self._source_of.get(_task_of(key)):
                 self.shares.restore(key, name)
                 self.shares.end(key, is_used=True)
 
@@ -58,22 +63,66 @@ class MixedSource(EpochSource):
         if name := self._source_of.get(group.task_id):
             self.shares.restore(key_of_group(group), name)
 
+    def note_put(self, group: BufferedGroup) -> None:
+        """Measure a group that was put into the buffer."""
+        if name := self._source_of.get(_task_of(group.key)):
+            self.figures[name].add(group)
+
     def note_settled(self, settled: Iterable[Settled]) -> None:
         """Count groups that have left the buffer."""
         for each in settled:
             self.shares.end(each.key, is_used=each.reason == ACKED)
+            name = self._source_of.get(_task_of(each.key))
+            if name and each.reason == ACKED:
+                self.figures[name].settle(each)
 
     def note_lost(self, group: Group) -> None:
         """Count a group that is not put into the buffer."""
         self.shares.end(key_of_group(group), is_used=False)
 
+    def take(self, outcome: Outcome) -> None:
+        super().take(outcome)
+        self.outages.take(outcome)
+
+    async def watch(self, run: Run, say: Say) -> None:
+        """Look after the environments of the sources, until cancelled."""
+        agents = run.runner.agents
+        of = {
+            name: [(agent, agents[agent]) for agent in {task.agent for task in tasks}]
+            for name, tasks in self._tasks_of.items()
+        }
+        servers = {
+            name: [
+                server
+                for agent, plan in plans
+                for server in (plan.resources, plan.server or agent, plan.model_server)
+                if server
+            ]
+            for name, plans in of.items()
+        }
+        await self.outages.watch(run, say, servers)
+
     def report(self) -> str:
-        return "; ".join(filter(None, (f"Mix: {self.shares.describe()}", super().report())))
+        found = [f"Mix: {self.shares.describe()}"]
+        for name, figures in self.figures.items():
+            seconds = self.outages.down_s[name]
+            down = f"down for {seconds:.0f} s" if seconds else ""
+            if about := ", ".join(filter(None, (figures.describe(), down))):
+                found.append(f"{name}: {about}")
+        return "; ".join(filter(None, (*found, super().report())))
 
     def measure(self) -> dict[str, float]:
-        """The share of each source so far."""
+        """The share of each source so far, and its figures."""
         total = self.shares.used.total()
-        return {f"mix/{name}/share": n / total for name, n in self.shares.used.items() if total}
+        found = {f"mix/{name}/share": n / total for name, n in self.shares.used.items() if total}
+        for name, figures in self.figures.items():
+            found |= {f"mix/{name}/{what}": value for what, value in figures.measure().items()}
+            found[f"mix/{name}/is_down"] = float(name in self.outages.why)
+        return found
+
+    def _let_off(self, name: str) -> None:
+        if self.mix.when_down == "skip":
+            self.shares.let_off(name)
 
     def _all(self) -> Iterator[Attempt | Later]:
         yield from self.find_parked(self._contents.pending)
@@ -82,7 +131,13 @@ class MixedSource(EpochSource):
     def _take_turns(self) -> Iterator[Attempt | Later]:
         sources = {name: self._go_through(tasks) for name, tasks in self._tasks_of.items() if tasks}
         while sources:
-            name = self.shares.choose(sources)
+            yield from self.outages.take_again()
+            down = self.outages.why
+            up = sources if self.mix.when_down == "wait" else [n for n in sources if n not in down]
+            name = self.shares.choose(up or sources)
+            if name in down:
+                yield Later(self.outages.changed, f"{name}, which is down")
+                continue
             found = next(sources[name])
             if isinstance(found, Later):
                 yield found
@@ -102,3 +157,8 @@ class MixedSource(EpochSource):
                 if owed := [each for each in found if isinstance(each, Attempt)]:
                     yield owed
             yield LATER  # all of an epoch may be done
+
+
+def _task_of(key: str) -> str:
+    """The id of the task of a group in a buffer."""
+    return key.partition(":")[0]

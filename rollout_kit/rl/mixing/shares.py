@@ -39,6 +39,13 @@ class Shares:
         else:
             self.begun[source] -= 1
 
+    def let_off(self, source: str) -> None:
+        """Count what a source is behind its share as begun: it does not catch up."""
+        others = [name for name in self.weights if name != source]
+        if others:
+            due = min(self.begun[name] / self.weights[name] for name in others)
+            self.begun[source] = max(self.begun[source], int(due * self.weights[source]))
+
     def describe(self) -> str:
         """The shares so far, in a line."""
         total, weight = self.used.total(), sum(self.weights.values())

@@ -7,12 +7,13 @@ from typing import Any
 
 from ...analysis.metrics.tally import Tally
 from ...collecting.counts import Counts
+from ...collecting.run import Run
 from ...collecting.schedule import Later
 from ...collecting.sources import TaskSource
 from ...errors import number_of
 from ...store.scope import Group, parse_scope
-from ...types import Attempt, Outcome, Rollout
-from ..buffer.group import Settled
+from ...types import Attempt, Outcome, Rollout, Say
+from ..buffer.group import BufferedGroup, Settled
 from .lengths import TaskLengths
 from .revisits import Revisits
 from .tickets import Tickets
@@ -78,6 +79,12 @@ class EpochSource(TaskSource):
 
     def note_complete(self, group: Group) -> None:
         """Take a group that is put into the buffer; an earlier run may have begun it."""
+
+    def note_put(self, group: BufferedGroup) -> None:
+        """Take a group that was put into the buffer."""
+
+    async def watch(self, run: Run, say: Say) -> None:
+        """Look after what the tasks need, until cancelled."""
 
     def note_settled(self, settled: Iterable[Settled]) -> None:
         """Take groups that have left the buffer."""

@@ -22,6 +22,8 @@ class TrainerGauges:
         self._alarms = BatchAlarms()
         self._version: int | None = None
         """The trainer's version, when the alarms were checked last."""
+        self._evaluated: dict[str, float] = {}
+        """Figures of the last evaluation."""
 
     def take(self, stats: Mapping[str, Any], more: Mapping[str, float] | None = None) -> None:
         """Follow a buffer's statistics, and `more` figures. The trainer's own figures count before
@@ -30,11 +32,20 @@ class TrainerGauges:
         gauges = {**measure_buffer(stats), **(more or {})} | {
             n: math.nan if v is None else v for n, v in told
         }
-        self._tally.gauges = gauges
+        self._tally.gauges = {**self._evaluated, **gauges}
         if (version := stats["version"]) is None or version == self._version:
             return
         self._version = version
-        for alarm in self._alarms.check(gauges):
+        self._check(version, gauges)
+
+    def take_evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        """Follow the figures of an evaluation."""
+        self._evaluated |= figures
+        self._tally.gauges = {**self._tally.gauges, **figures}
+        self._check(version, figures)
+
+    def _check(self, version: int, figures: Mapping[str, float]) -> None:
+        for alarm in self._alarms.check(figures):
             self._say(f"alarm: step {version}: {alarm}", event="alarm", version=version)
             self._tally.alarms = [*self._tally.alarms, f"step {version}: {alarm}"][-MAX_ALARMS:]
 

@@ -28,6 +28,8 @@ from ..buffer.buffer import Buffer
 from ..buffer.group import BufferedGroup
 from ..buffer.memory import MemoryBuffer
 from ..buffer.opening import open_buffer
+from ..evaluation.eval_file import read_evaluation
+from ..evaluation.evaluations import Evaluations
 from .acks import AckFile
 from .epochs import EpochSource
 from .gauges import TrainerGauges
@@ -66,6 +68,7 @@ class Producer:
         self.put: Counter[str] = Counter()
         """Answers of the buffer → how many."""
         self._gauges, self.stragglers = TrainerGauges(run.tally, say), Stragglers(run)
+        self.evaluations = self._find_evaluations()
         self._is_away = False
         self._owner = hashlib.sha256(f"{gethostname()}:{acks.path.resolve()}".encode()).hexdigest()
         """Of the tickets: those of a run that was killed are released by the next one."""
@@ -80,6 +83,10 @@ class Producer:
         await self._buffer.release(owner=self._owner)
         self._tickets.limit()
         self.source.note_used(self._acks.used)
+        if self.evaluations:
+            await self.evaluations.begin()
+        else:
+            await self._buffer.hold_every(0)
         refers = self._buffer.policy.reference_bytes is not None
         agents = self._run.runner.agents
         self._run.groups.add(self, agents, with_lines=True, with_places=refers)
@@ -119,6 +126,9 @@ class Producer:
         """Reserve, and look after acks and tickets, until cancelled."""
         try:
             watching = [self._watch_steps()] if self._buffer.policy.over_provision else []
+            if self.evaluations:
+                watching.append(self.evaluations.work())
+            watching.append(self.source.watch(self._run, self._say))
             await gather_all([self._reserve(), self._look_on(), self._read_on(), *watching])
         except Exception as error:  # the run would wait for tickets for ever
             if not isinstance(error, RolloutKitError):
@@ -163,6 +173,8 @@ class Producer:
         """Put what is complete; give the places of the rest back."""
         await self.put_rest()
         await cancel_all(self._putting)
+        if self.evaluations and self._run.ending is not Ending.INTERRUPTED:
+            await self.evaluations.look()  # the last version
         tickets = self._tickets.take_all()
         try:
             if tickets:
@@ -170,6 +182,14 @@ class Producer:
             await self.look()
         except PeerError as error:  # the next run fetches what is missing
             self._say(f"warning: {error}")
+
+    def _find_evaluations(self) -> Evaluations | None:
+        command = self._run.command
+        if not isinstance(command, CollectConfig) or command.eval is None:
+            return None
+        asked, every = read_evaluation(command.eval), command.eval_every
+        take = self._gauges.take_evaluation
+        return Evaluations(self._buffer, self._run, asked, every, self._say, take)
 
     async def _reserve(self) -> None:
         while True:
@@ -198,7 +218,9 @@ class Producer:
             return
         self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
-        if answer not in ("ok", "duplicate"):
+        if answer == "ok":
+            self.source.note_put(made)
+        elif answer != "duplicate":
             self.source.note_lost(settled.group)
 
     async def _watch_steps(self) -> None:
@@ -273,6 +295,8 @@ async def produce(buffer: Buffer, run: Run, say: Say) -> AsyncIterator[Producer]
         await producer.finish()
     if stopped := producer.stragglers.report():
         say(f"Over-provisioning: {stopped}", event="over_provisioning")
+    if producer.evaluations and (evaluated := producer.evaluations.report()):
+        say(evaluated, event="evaluations")
     if mixed := producer.source.report():
         say(mixed, event="mix", **producer.source.measure())
     total = number_of(sum(producer.put.values()), "group")

@@ -12,7 +12,7 @@ from typing import Any
 from ...collecting.run import Run
 from ...collecting.slot import Slot
 from ...errors import number_of
-from ...types import Key, Outcome, Rollout
+from ...types import Attempt, Key, Outcome, Rollout
 
 HOLD = "a full step"
 """Why nothing starts while a step has enough."""
@@ -65,9 +65,14 @@ class Stragglers:
         )
 
     def _put_back(self, slot: Slot) -> None:
-        attempt = slot.attempt
-        assert attempt is not None
+        attempt = renew_attempt(slot)
         self._stopped.add(attempt.key)
-        stored = slot.parked.line if slot.parked else attempt.stored
-        turns = tuple(slot.turns) or attempt.turns
-        self._run.schedule.start_again(attempt._replace(stored=stored, turns=turns))
+        self._run.schedule.start_again(attempt)
+
+
+def renew_attempt(slot: Slot) -> Attempt:
+    """The attempt of a slot that was stopped, with what it has so far."""
+    attempt = slot.attempt
+    assert attempt is not None
+    stored = slot.parked.line if slot.parked else attempt.stored
+    return attempt._replace(stored=stored, turns=tuple(slot.turns) or attempt.turns)

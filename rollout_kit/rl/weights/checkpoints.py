@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 MODEL, TRAINER, STATE = "model.safetensors", "trainer.pt", "trainer.json"
 """The weights, what torch saves besides them, and what is JSON."""
 
+BEST = "best"
+"""Link to the checkpoint that is best on held-out tasks."""
+
 ONE_FILE = "1000GB"
 """Size from which transformers would write several files."""
 
@@ -107,6 +110,21 @@ class CheckpointManager:
 
     load = resume
 
+    def keep_best(self, step: int | None) -> None:
+        """Keep this checkpoint, however old it gets, as `best`; None changes nothing."""
+        if step is None or not step_folder(self.save_dir, step).is_dir() or self._best() == step:
+            return
+        link = self.save_dir / BEST
+        scratch = link.with_name(f".{BEST}")
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(step_folder(self.save_dir, step).name)
+        scratch.replace(link)
+
+    def _best(self) -> int | None:
+        link = self.save_dir / BEST
+        target = link.readlink().name if link.is_symlink() else ""
+        return int(target.rpartition("_")[2]) if target else None
+
     def latest(self) -> WeightStep | None:
         """The last checkpoint whose files are as they were written."""
         for step in find_steps(self.save_dir):
@@ -127,7 +145,8 @@ class CheckpointManager:
 
     def _cleanup(self) -> None:
         for step in find_steps(self.save_dir)[self.keep_last :]:
-            _remove(step.folder)
+            if step.version != self._best():
+                _remove(step.folder)
 
 
 def _remove(folder: Path) -> None:

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...errors import RolloutError
 from ...session import (
+    CLAIM_HEADER,
     HEADER,
     SPENT_HEADER,
     STATS_HEADER,
@@ -271,7 +272,8 @@ def _session_of(request: Request, path: str) -> tuple[Session | None, bool]:
     cookies = {name: value for name, value in request.cookies.items() if name != COOKIE}
     known = request.headers.get(HEADER) or request.cookies.get(COOKIE)
     if known:
-        session = Session(known, cookies, tier=request.headers.get(TIER_HEADER, ""))
+        tier, claim = (request.headers.get(name, "") for name in (TIER_HEADER, CLAIM_HEADER))
+        session = Session(known, cookies, tier=tier, claim=claim)
         if ticket := request.headers.get(TICKET_HEADER):
             session.ticket = BatchTicket.from_header(ticket)
         return session, False

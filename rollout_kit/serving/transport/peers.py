@@ -24,6 +24,7 @@ from ...errors import (
     validation_summary,
 )
 from ...session import (
+    CLAIM_HEADER,
     HEADER,
     SPENT_HEADER,
     STATS_HEADER,
@@ -369,6 +370,8 @@ def _headers(session: Session | None) -> dict[str, str]:
         headers[TICKET_HEADER] = session.ticket.to_header()
     if session.tier:
         headers[TIER_HEADER] = session.tier
+    if session.claim:
+        headers[CLAIM_HEADER] = session.claim
     if session.cookies:
         headers["cookie"] = "; ".join(f"{name}={value}" for name, value in session.cookies.items())
     return headers

@@ -1,0 +1,1 @@
+"""Evaluations on held-out tasks while a training runs."""
