@@ -68,6 +68,12 @@ WAITS = "waits"
 """Event among the turns that an agent reports: whether the rollout waits for a batch from now on,
 with its session open."""
 
+FIRST_TURNS = "first_turns"
+"""Field of a row: the items of each turn with which its rollouts begin. Then the model is asked."""
+
+GIVEN = "given"
+"""Such a turn, among the stored turns of a rollout."""
+
 SNAPSHOT, SNAPSHOT_DATA = "snapshot", "data"
 """Event among the turns that an agent reports: the calls before it, and the files of the session,
 from which the program may be started again. Only the newest one of a rollout is kept."""

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..config.keys import CollectConfig, LimitsConfig, TasksConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, TaskError
 from ..launch.reach import Servers
 from ..serving.agent import OneCall
 from ..serving.endpoints.prices import Tariff
 from ..serving.model import REQUIRE_VERSION
 from ..serving.transport.peers import Peers
+from ..session import FIRST_TURNS, GIVEN
 from ..store.arms.arm import Arm
 from ..store.manifest import fingerprint_of
 from ..store.scope import parse_scope
@@ -57,6 +58,24 @@ class AgentPlan:
         if not self.arms:
             return self.settings
         return self.arms.get(parse_scope(key.scope).arm, self.settings)
+
+    def read_first_turns(self, name: str, row: JsonObject) -> list[JsonObject]:
+        """The turns that a row gives, as stored ones; TaskError if it gives them in vain."""
+        found = row.get(FIRST_TURNS)
+        if found is None:
+            return []
+        if not self.reports_turns:
+            raise TaskError(
+                f"{FIRST_TURNS}: the agent '{name}' does not report its turns, so none can be given"
+                " to it"
+            )
+        if not isinstance(found, list) or not all(map(_is_turn, found)):
+            raise TaskError(f"{FIRST_TURNS}: expected a list of turns, each a list of items")
+        return [{GIVEN: items} for items in found]
+
+
+def _is_turn(items: object) -> bool:
+    return isinstance(items, list) and bool(items) and all(isinstance(each, dict) for each in items)
 
 
 @dataclass(frozen=True, slots=True)

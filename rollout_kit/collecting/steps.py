@@ -24,8 +24,8 @@ from ..responses import (
 )
 from ..serving.agent import open_session
 from ..serving.nemo_gym.episode_route import NO_REQUEST, PARAMS
-from ..serving.rollout_verdicts import finite_reward
-from ..serving.tools import NO_TOOL, arguments_of, is_callable, refusal_text
+from ..serving.rollout_verdicts import check_judge, finite_reward
+from ..serving.tools import NO_TOOL, arguments_of, is_callable, is_same_answer, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
 from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
@@ -224,7 +224,7 @@ class Steps:
             except RolloutError as error:
                 if (answer := refusal_text(error)) is None:
                     raise
-            different += not _is_same_answer(stored, answer)
+            different += not is_same_answer(stored, answer)
         return different
 
     @property
@@ -259,10 +259,11 @@ class Steps:
         return self.shared.peers.call(server, path, body, dict, turn_log)
 
     def _turn_log(self) -> TurnLog | None:
+        given = self.agent.read_first_turns(self.attempt.key.agent, self.attempt.task.row)
         if self.agent.saves_turns:
-            return TurnLog(tuple(self.slot.turns), self._store_turn)
-        if self.agent.reports_turns and self.shared.limits.batch_key:
-            return TurnLog((), self._note_wait)
+            return TurnLog((*given, *self.slot.turns), self._store_turn)
+        if self.agent.reports_turns and (given or self.shared.limits.batch_key):
+            return TurnLog(given, self._note_wait)
         return None
 
     def _note_wait(self, turn: JsonObject) -> None:
@@ -415,19 +416,3 @@ async def _ask_valid(verify: Callable[[], Awaitable[JsonObject]], server: str) -
     scores = await verify()
     check_judge(scores, server)
     return scores
-
-
-def check_judge(scores: JsonObject, server: str) -> None:
-    """VerifyError if a verifier of NeMo Gym says that its judge gave no verdict."""
-    if scores.get("invalid_judge_response"):
-        is_final = scores.get("invalid_judge_retryable") is False
-        error = VerifyError("invalid_judge_response", server=server, retryable=not is_final)
-        error.failure_kind = "judge_unparseable"
-        raise error
-
-
-def _is_same_answer(stored: str, answer: str) -> bool:
-    """Whether a tool repeated what an agent stored, which may have been cut for the policy."""
-    start, cut, _ = stored.rpartition("…")
-    is_start = bool(cut) and len(answer) > len(start) and answer.startswith(start)
-    return stored == answer or is_start

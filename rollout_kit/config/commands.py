@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .keys import (
     AuditConfig,
+    BranchConfig,
     BuildRootConfig,
     ChaosConfig,
     CheckHarborConfig,
@@ -347,6 +348,14 @@ COMMANDS = {
             "ng_scan results/rollouts.jsonl \"+rule.failed=any(tool == 'bash' and error)\"",
             "ng_scan results/rollouts.jsonl '+question.cheats=Does the agent edit a test?' "
             "+question_model=openai/gpt-5-mini",
+        ),
+    ),
+    "ng_branch": CommandInfo(
+        BranchConfig,
+        "make tasks that begin in the middle of stored rollouts",
+        (
+            "ng_branch results/rollouts.jsonl +turn=4 '+where=reward == 0' "
+            "+output_jsonl_fpath=from_turn_4.jsonl",
         ),
     ),
     "ng_judge_agreement": CommandInfo(

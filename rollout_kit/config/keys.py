@@ -611,6 +611,14 @@ class CheckOverlapConfig(ReadingCommand):
     num_examples: int = Field(3, ge=0, description="Examples that are shown of each benchmark.")
 
 
+class BranchConfig(ReadingCommand):
+    """ng_branch: make tasks that begin in the middle of stored rollouts."""
+
+    turn: int = Field(ge=1, description="The first turn that is asked again. Turns count from 1.")
+    where: str | None = Field(None, description="Only rollouts for which this holds.")
+    output_jsonl_fpath: Path = Field(description="File for the tasks.")
+
+
 class ScanConfig(ReadingCommand):
     """ng_scan: look for what went wrong inside rollouts: loops, edited tests, refusals, yours."""
 

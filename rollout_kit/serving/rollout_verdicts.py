@@ -109,3 +109,12 @@ def as_plain(value: Any) -> Any:
     """A numpy scalar, or a tensor with one number, as a Python number."""
     is_foreign = not isinstance(value, str | bytes | int | float | list | dict)
     return value.item() if is_foreign and getattr(value, "ndim", None) == 0 else value
+
+
+def check_judge(scores: JsonObject, server: str) -> None:
+    """VerifyError if a verifier of NeMo Gym says that its judge gave no verdict."""
+    if scores.get("invalid_judge_response"):
+        is_final = scores.get("invalid_judge_retryable") is False
+        error = VerifyError("invalid_judge_response", server=server, retryable=not is_final)
+        error.failure_kind = "judge_unparseable"
+        raise error

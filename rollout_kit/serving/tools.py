@@ -176,3 +176,10 @@ def _parameters_schema(arguments: type[BaseModel]) -> JsonObject:
     for field in schema.get("properties", {}).values():
         field.pop("title", None)
     return {"type": "object", "properties": {}, **schema}
+
+
+def is_same_answer(stored: str, answer: str) -> bool:
+    """Whether a tool repeated what an agent stored, which may have been cut for the policy."""
+    start, cut, _ = stored.rpartition("…")
+    is_start = bool(cut) and len(answer) > len(start) and answer.startswith(start)
+    return stored == answer or is_start

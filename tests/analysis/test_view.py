@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable
@@ -750,7 +751,11 @@ def test_the_request_of_a_turn_and_the_command_can_be_copied(tmp_path: Path) -> 
     viewer = Viewer(Dataset([str(path)], is_kept=False), "")
     viewer.update()
     assert viewer.reader.rollout(0)["repro"] == f"ng_collect_rollouts +x=1 +only={0:016x}:0"
-    curl = viewer.reader.request(0, 2)["curl"]
+    commands = viewer.reader.request(0, 2)
+    branch, collect = commands["again"].splitlines()
+    assert shlex.split(branch)[:3] == ["ng_branch", str(path), "+turn=2"]
+    assert collect.startswith("ng_collect_rollouts +x=1 +input_jsonl_fpath=from_turn_2.jsonl")
+    curl = commands["curl"]
     body = json.loads(curl.partition("<<'JSON'\n")[2].removesuffix("\nJSON\n"))
     assert body["model"] == "m"
     assert [item.get("type", "message") for item in body["input"]] == [

@@ -15,6 +15,7 @@ from ...store.scope import repeat_command
 from ...store.steps import read_steps
 from ...trajectory import without_tokens
 from ...types import JsonObject, Key
+from ..branches import branch_command
 from ..export.conversation import digest, said_by
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
@@ -109,8 +110,8 @@ class Reader:
         return {"begin": begin, "items": items, "cuts": cuts.found}
 
     def request(self, row_id: int, turn: int) -> JsonObject:
-        """The request that a turn's reply answers, as a command for a shell: what was asked, and
-        what came before the turn."""
+        """Commands for a shell: the request that a turn's reply answers, which is what was asked
+        and what came before the turn, and `again`, which makes the rollout again from the turn."""
         line = self._line(row_id)
         steps = read_steps(line)
         if not 0 < turn <= len(steps):
@@ -119,7 +120,11 @@ class Reader:
         before = [*input_items(params), *self._output(row_id)[: steps[turn - 1].begin]]
         model = params.get("model") or as_object(line.get("rollout")).get("model")
         body = without_tokens({**params, "model": model, "input": before})
-        return {"curl": CURL.format(body=orjson.dumps(body).decode())}
+        number, part, row = self._dataset.locate(row_id)
+        output, key = self._dataset.output_of(number), part.index.key(row)
+        command = _read_command(output)
+        again = branch_command(part.index.path, command, key, turn) if command else ""
+        return {"curl": CURL.format(body=orjson.dumps(body).decode()), "again": again}
 
     def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
         """A part of a text of a line; `path` is a JSON list of names and numbers."""
@@ -265,8 +270,14 @@ class Reader:
 
 def _find_repro(output: StoredOutput, key: Key) -> str:
     """The command that makes a rollout again; empty if it is not known."""
+    command = _read_command(output)
+    return repeat_command(command, key) if command else ""
+
+
+def _read_command(output: StoredOutput) -> str:
+    """The command of the run; empty if it is not known."""
     command = read_object(output.paths.manifest).get("command")
-    return repeat_command(command, key) if isinstance(command, str) and command else ""
+    return command if isinstance(command, str) else ""
 
 
 def _read_for_people(raw: bytes) -> Any:

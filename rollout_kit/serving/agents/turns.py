@@ -8,8 +8,17 @@ from typing import Any, Literal
 
 from ...errors import THROTTLED, BatchPending, PeerError, RolloutError
 from ...items import track
-from ...responses import function_calls, sum_usage
-from ...session import LOST_TIMES, TURNS, WAITS, BatchTicket, Session, Spent, current_session
+from ...responses import function_calls, make_response, sum_usage
+from ...session import (
+    GIVEN,
+    LOST_TIMES,
+    TURNS,
+    WAITS,
+    BatchTicket,
+    Session,
+    Spent,
+    current_session,
+)
 from ...time_limit import running_loop
 from ...trajectory import ModelCall, pack_turns, versions_of
 from ...types import JsonObject
@@ -84,7 +93,12 @@ class Turns:
         self._began, self._began_at = time.perf_counter(), running_loop().time()
         self._digests = Digests()
         self._stored: dict[str, list[JsonObject]] = {}
+        self._given: list[list[JsonObject]] = []
+        """Items of the turns with which the rollout begins, the next one first."""
         for turn in self._log.stored if self._log else ():
+            if GIVEN in turn:
+                self._given.append(turn[GIVEN])
+                continue
             name = turn["request"]
             if (server := turn.get("model_server")) is not None:
                 name = f"{server} {name}"
@@ -93,7 +107,7 @@ class Turns:
         """Requests, and their turns."""
         self._writers = {model: RequestWriter()}
         """Of each model: it is asked in a conversation of its own."""
-        self._num_resumed = 0
+        self._num_resumed, self._num_given = 0, len(self._given)
 
     async def ask(
         self,
@@ -115,6 +129,9 @@ class Turns:
             writer = self._writers[model] = RequestWriter()
         whom = _Asked(model, by, chain, self._find_place(request, at), self.tool_s)
         asked = writer.write(request)
+        if self._given and model == self._model and by == "policy":
+            self._keep_session()
+            return self._take_given(self._given.pop(0), whom)
         if self._stored and (known := self._find_stored(asked, model)):
             self._keep_session()
             return self._resume(known.pop(0), whom)
@@ -133,6 +150,14 @@ class Turns:
             self._unstored.append((asked, turn))
             if function_calls(response["output"]):
                 await self._store()  # the tools may take long
+        return response
+
+    def _take_given(self, items: list[JsonObject], whom: _Asked) -> JsonObject:
+        """The response of a turn that the row gives; it costs nothing."""
+        response = make_response("", [dict(item) for item in items], None)
+        self._usages.append(None)
+        self._calls.append(call_of(response, by=whom.by, chain=whom.chain, cost_usd=0.0))
+        self._asked.append(whom)
         return response
 
     def _resume(self, turn: JsonObject, whom: _Asked) -> JsonObject:
@@ -298,6 +323,8 @@ class Turns:
         }
         if turns := pack_turns(self._end_calls(len(output))):
             stats[TURNS] = turns
+        if self._num_given:
+            stats["given_turns"] = self._num_given - len(self._given)
         if self._num_resumed:
             stats["resumed_turns"] = self._num_resumed
         elif len(model_s) > 1:

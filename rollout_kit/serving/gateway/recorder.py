@@ -17,6 +17,8 @@ from ...errors import ModelError, PeerError, RolloutError, TaskError
 from ...items import track
 from ...responses import function_calls
 from ...session import (
+    FIRST_TURNS,
+    GIVEN,
     LOST_TIMES,
     SNAPSHOT,
     SNAPSHOT_DATA,
@@ -118,6 +120,8 @@ class Recorder:
         """Begin with the calls before the snapshot; have others answer the same requests."""
         stored = list(self._log.stored) if self._log else []
         turns = [turn for turn in stored if SNAPSHOT not in turn]
+        if any(GIVEN in turn for turn in turns):
+            raise TaskError(f"{FIRST_TURNS}: a harness has a conversation of its own")
         if self._snapshots is not None:
             self._snapshots.log = self._log
             if (snapshot := next((turn for turn in stored if SNAPSHOT in turn), None)) is not None:

@@ -194,7 +194,7 @@ function Rollout({ rollout, place, scroller }) {
     event.preventDefault();
   });
   const linkTo = (turn) => new URL(addressOf({ ...place, turn: String(turn) }), location.href).href;
-  const curlOf = !isReport && rollout.line.response && (async (turn) => (await get("/api/request", { id: rollout.id, turn })).curl);
+  const commandOf = !isReport && rollout.line.response && (async (name, turn) => (await get("/api/request", { id: rollout.id, turn }))[name]);
   const items = (list) => html`<${Items} items=${list} hidden=${hidden} showTokens=${showTokens} />`;
   return html`<${Reading.Provider} value=${{ found: inside.text, isRaw, isPrinting }}><section>
     <header class="head">
@@ -219,7 +219,7 @@ function Rollout({ rollout, place, scroller }) {
     <div class=${turns.steps.length > 12 ? "answered outlined" : "answered"}>
       ${turns.steps.length > 12 && html`<${Outline} steps=${turns.steps} findings=${ofTurns} current=${turns.current} onGo=${turns.goTo} />`}
       <${TurnList} steps=${turns.steps} scroller=${scroller} isOpen=${turns.isOpen} current=${turns.current} findings=${ofTurns} wanted=${turns.wanted} onToggle=${turns.toggle}
-        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} curlOf=${curlOf} />`} />
+        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} commandOf=${commandOf} />`} />
     </div>
     ${!turns.steps.length && html`<p class="note">There is no response.${unfinished && " No turn of it is stored."}</p>`}
     <${Fields} line=${line} />

@@ -182,14 +182,15 @@ function figuresOf(step) {
 }
 
 /** The items of an open turn, and what can be copied of it. */
-export function TurnBody({ step, found, hidden, showTokens, linkTo, curlOf }) {
+export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf }) {
   if (found.error) return html`<p class="error" role="alert">${found.error}</p>`;
   if (!found.items) return html`<p class="note">Loading…</p>`;
   return html`<p class="turn-tools">
       <${Copy} name="copy the text" text=${() => textOfItems(found.items)} />
       <${Copy} name="copy as JSON" text=${() => JSON.stringify(found.items, null, 2)} />
       <${Copy} name="copy a link" text=${() => linkTo(step.number)} />
-      ${curlOf && html`<${Copy} name="copy the request as curl" text=${() => curlOf(step.number)} />`}
+      ${commandOf && html`<${Copy} name="copy the request as curl" text=${() => commandOf("curl", step.number)} />`}
+      ${commandOf && html`<${Copy} name="copy the commands that continue from here" text=${() => commandOf("again", step.number)} />`}
     </p>
     <${Items} items=${found.items} hidden=${hidden} showTokens=${showTokens} />`;
 }
