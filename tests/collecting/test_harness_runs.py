@@ -176,9 +176,9 @@ def give_other_outputs(body: JsonObject) -> tuple[int, JsonObject]:
     return status, answer
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("every", "placement"), [(1, "local"), (3, "local"), (1, "process")])
 def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_snapshot(
-    every: int, tmp_path: Path
+    every: int, placement: str, tmp_path: Path
 ) -> None:
     is_held = Event()
 
@@ -187,7 +187,11 @@ def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_
             is_held.set()
         return give_other_outputs(body)
 
-    keys = {"resume_command": "python3 /root/h.py resume", "snapshot_every": every}
+    keys = {
+        "resume_command": "python3 /root/h.py resume",
+        "snapshot_every": every,
+        "placement": placement,
+    }
     with endpoint(behave) as point:
         point.num_answered = 10
         command = write_run(tmp_path, point.url, RESUMABLE_HARNESS, 2, **keys)
