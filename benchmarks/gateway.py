@@ -17,13 +17,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import uvloop
 
 from rollout_kit.serving import registry
-from rollout_kit.serving.gateway.door import Gateway
+from rollout_kit.serving.gateway.door import Gateway, OpenAddress
 from rollout_kit.serving.gateway.recorder import Recorder
 from rollout_kit.serving.sockets import bound_socket
 from rollout_kit.serving.transport.http import HttpClient
@@ -79,7 +80,7 @@ async def serve_gateway(port: int, url: str, tokens: int) -> None:
             session.turn_log = TurnLog((), report)
             with entered(session):
                 recorder = Recorder(peers, "policy_model")
-            gateway._open[f"t{number}"] = recorder, set()
+            gateway._open[f"t{number}"] = OpenAddress(recorder)
         await asyncio.Event().wait()
     os.unlink("/dev/shm/gateway-benchmark.jsonl")
 
@@ -103,16 +104,25 @@ async def converse(url: str, turns: int, *, stream: bool) -> list[float]:
     return first
 
 
-async def measure(
-    urls: list[str], turns: int, pids: list[int], *, stream: bool
-) -> tuple[list[float], float]:
-    """Milliseconds of CPU of each process for a call, and p50 of the first byte in milliseconds."""
-    before, first = [cpu_s(pid) for pid in pids], list[float]()
-    for url in urls:
-        first += await converse(url, turns, stream=stream)
-    spent = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
-    calls = turns * len(urls)
-    return [each / calls * 1000 for each in spent], statistics.median(first) * 1000
+@dataclass
+class Measured:
+    """What the calls on one way took, in seconds."""
+
+    urls: list[str]
+    pids: list[int]
+    first: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    async def converse(self, turns: int, *, stream: bool) -> None:
+        before = [cpu_s(pid) for pid in self.pids]
+        self.first += await converse(self.urls.pop(0), turns, stream=stream)
+        for number, pid in enumerate(self.pids):
+            self.cpu[number] += cpu_s(pid) - before[number]
+
+    def describe(self) -> dict[str, Any]:
+        """Milliseconds of CPU of each process for a call, and p50 of the first byte."""
+        each = [round(spent / len(self.first) * 1000, 3) for spent in self.cpu[: len(self.pids)]]
+        return {"cpu_ms": each, "first_ms": round(statistics.median(self.first) * 1000, 3)}
 
 
 def compare(turns: int, rollouts: int, *, stream: bool) -> dict[str, Any]:
@@ -135,13 +145,14 @@ def compare(turns: int, rollouts: int, *, stream: bool) -> dict[str, Any]:
             asyncio.run(converse(each, 3, stream=stream))
         found: dict[str, Any] = {"turns": turns, "stream": stream}
         ways = {
-            "direct": ([url + CHAT] * rollouts, [model]),
-            "relay": ([relay_url] * rollouts, [relay, model]),
-            "gateway": (own, [gateway, model]),
+            "direct": Measured([url + CHAT] * rollouts, [model]),
+            "relay": Measured([relay_url] * rollouts, [relay, model]),
+            "gateway": Measured(own, [gateway, model]),
         }
-        for name, (urls, pids) in ways.items():
-            cpu, first = asyncio.run(measure(urls, turns, pids, stream=stream))
-            found[name] = {"cpu_ms": [round(each, 3) for each in cpu], "first_ms": round(first, 3)}
+        for _ in range(rollouts):  # in turns, as a machine changes its speed
+            for way in ways.values():
+                asyncio.run(way.converse(turns, stream=stream))
+        found |= {name: way.describe() for name, way in ways.items()}
         both = [sum(found[name]["cpu_ms"]) for name in ("gateway", "relay")]
         found["ratio"] = round(both[0] / both[1], 2)
         found["later_ms"] = round(found["gateway"]["first_ms"] - found["direct"]["first_ms"], 3)

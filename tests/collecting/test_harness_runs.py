@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from endpoint import Endpoint, endpoint
-from harness_programs import RESUMABLE_HARNESS, SMALL_HARNESS
+from harness_programs import MCP_HARNESS, RESUMABLE_HARNESS, SMALL_HARNESS
 from support import HANG_S, NO_NAMESPACES, may_isolate, read_jsonl, write_jsonl
 from workplace import ROOT
 
@@ -176,9 +176,9 @@ def give_other_outputs(body: JsonObject) -> tuple[int, JsonObject]:
     return status, answer
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("every", "placement"), [(1, "local"), (3, "local"), (1, "process")])
 def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_snapshot(
-    every: int, tmp_path: Path
+    every: int, placement: str, tmp_path: Path
 ) -> None:
     is_held = Event()
 
@@ -187,7 +187,11 @@ def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_
             is_held.set()
         return give_other_outputs(body)
 
-    keys = {"resume_command": "python3 /root/h.py resume", "snapshot_every": every}
+    keys = {
+        "resume_command": "python3 /root/h.py resume",
+        "snapshot_every": every,
+        "placement": placement,
+    }
     with endpoint(behave) as point:
         point.num_answered = 10
         command = write_run(tmp_path, point.url, RESUMABLE_HARNESS, 2, **keys)
@@ -214,6 +218,50 @@ def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_
         assert known == 10 and [block["diverged_at"] for block in blocks] == [None, None]
     assert not (tmp_path / "rollouts.d/snapshots").exists()
     assert not (tmp_path / "rollouts.d/turns.jsonl").exists()
+
+
+def test_a_program_outside_of_the_session_ends_with_the_run_and_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp")
+    is_held, temporary = Event(), tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+
+    def behave(body: JsonObject) -> tuple[int, JsonObject]:
+        if len(point.requests) >= 3:
+            is_held.set()
+        return give_commands(body)
+
+    keys = {"command": f"{sys.executable} ~/h.py", "outside": True}
+    with endpoint(behave) as point:
+        point.num_answered = 3
+        command = write_run(tmp_path, point.url, MCP_HARNESS, 1, **keys)
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+            assert is_held.wait(HANG_S)
+            while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 3:
+                assert process.poll() is None
+            homes = [str(path / "home").encode() for path in temporary.iterdir()]
+            process.send_signal(signal.SIGKILL)
+        check_nothing_is_left(process.pid)
+        while any(_has_home(pid, homes) for pid in filter(str.isdigit, os.listdir("/proc"))):
+            os.sched_yield()
+        num_before = len(point.requests)
+        point.num_answered = 1e9
+        run(command)
+        num_more = len(point.requests) - num_before
+    assert len(homes) == 1 and not list(temporary.iterdir())
+    lines = read_jsonl(tmp_path / "rollouts.jsonl")
+    assert [line["reward"] for line in lines] == [1.0]
+    assert num_more == NUM_COMMANDS + 1 - 3
+
+
+def _has_home(pid: str, homes: list[bytes]) -> bool:
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(b"HOME=" + home in found for home in homes)
 
 
 def _read_recorded(lines: list[JsonObject]) -> list[str]:

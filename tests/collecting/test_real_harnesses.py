@@ -26,7 +26,15 @@ pytestmark = [
 
 COMMANDS = "responses_api_models/simulated_model/configs/commands.yaml"
 
-RECIPES = ("mini_swe_agent", "mini_in_process", "codex", "claude_code", "opencode", "pi")
+RECIPES = (
+    "mini_swe_agent",
+    "mini_in_process",
+    "codex",
+    "claude_code",
+    "opencode",
+    "pi",
+    "claude_code_outside",
+)
 
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The command with which mini-swe-agent ends."""
@@ -61,6 +69,7 @@ def test_a_program_of_others_solves_tasks_that_are_verified_by_its_files(
         [packages] = FOLDER.glob("mini/lib/python3*/site-packages")
         monkeypatch.setenv("PYTHONPATH", str(packages.resolve()))
         monkeypatch.setenv("MSWEA_CONFIGURED", "true")
+    monkeypatch.setenv("HARNESSES", str(FOLDER.resolve()))
     told = run_to_its_end(make_command(tmp_path, name), 900)
     lines = read_jsonl(tmp_path / "rollouts.jsonl")
     assert len(lines) == 6, told

@@ -25,6 +25,7 @@ from rollout_kit.serving.agents.turns import RolloutBounds
 from rollout_kit.serving.gateway import door
 from rollout_kit.serving.gateway.door import Gateway, openai_url
 from rollout_kit.serving.gateway.recorder import Recorder
+from rollout_kit.serving.gateway.snapshots import Snapshots
 from rollout_kit.session import Session, TurnLog, entered
 from rollout_kit.trajectory import GENERATION, sequences
 from rollout_kit.types import JsonObject
@@ -62,6 +63,7 @@ async def placed(
     say: Callable[[JsonObject], list[JsonObject]],
     stored: list[JsonObject] | None = None,
     limits: RolloutBounds | None = None,
+    snapshots: Snapshots | None = None,
 ) -> AsyncIterator[Place]:
     model, kept = TokenModel(say), list(stored or [])
     session, gateway = Session(), Gateway()
@@ -72,7 +74,7 @@ async def placed(
     session.turn_log = TurnLog(tuple(kept), report)
     async with mount({"policy_model": lambda peers, name: model}) as peers:
         with entered(session):
-            recorder = Recorder(peers, "policy_model", limits=limits)
+            recorder = Recorder(peers, "policy_model", limits=limits, snapshots=snapshots)
         await gateway.start()
         token = gateway.open(recorder)
         try:

@@ -111,7 +111,7 @@ class Lane:
 
     def _add(self, items: Iterable[Item], calls: KnownCalls) -> None:
         self._mark(calls)
-        before = self.parent
+        before, num_before = self.parent, self._num_known
         for item in items:
             if not UNSEEN.isdisjoint(item):  # it says what only the model server may say
                 item = {name: value for name, value in item.items() if name not in UNSEEN}
@@ -128,16 +128,22 @@ class Lane:
                     self.parent, self._num_known = call, len(self.items)
             if at in calls.by_request:
                 self._marks[at] = len(self.items)
-        if self.parent is not before:
-            self._take_known(list_items(self.parent))
+        if self.parent is not None and self.parent is not before:
+            self._take_known(self.parent, before, num_before)
 
-    def _take_known(self, items: list[Item]) -> None:
-        """Begin with the items as they were asked with: the program may spell them otherwise."""
-        added = len(items) - self._num_known
-        self.items[: self._num_known] = items
-        for at, end in self._marks.items():
-            self._marks[at] = end + added if end >= self._num_known else min(end, len(items))
-        self._num_known = len(items)
+    def _take_known(self, parent: RecordedCall, before: RecordedCall | None, num: int) -> None:
+        """Begin with the items as they were asked with: the program may spell them otherwise. The
+        first `num` are those up to the reply of `before` already."""
+        if parent.parent is before is not None and self._num_known - len(parent.output) >= num:
+            items = [*parent.new, *parent.output]
+        else:
+            items, num = list_items(parent), 0
+        num_items = num + len(items)
+        self.items[num : self._num_known] = items
+        if (added := num_items - self._num_known) != 0:
+            for at, end in self._marks.items():
+                self._marks[at] = end + added if end >= self._num_known else min(end, num_items)
+            self._num_known = num_items
 
     def _mark(self, calls: KnownCalls) -> None:
         """Note that all items so far were a request by now."""
