@@ -1,11 +1,12 @@
-r"""Prompts of benchmarks by name, and verdicts of HumanEval, compared with those they follow.
+"""Prompts of benchmarks by name, and verdicts of HumanEval, compared with those they follow.
 
     python -m venv .peers && .peers/bin/pip install inspect-ai==0.3.285 jinja2 pillow toml backoff
     .peers/bin/pip install --no-deps --ignore-requires-python inspect_evals==0.28.0
-    .peers/bin/pip install --no-deps evalscope==1.14.1
-    .peers/bin/pip install filetype editdistance jsonlines jsonschema markdown dotenv plotly \
-        zhconv rouge-score rouge-chinese modelscope pandas openai tabulate colorlog jieba sacrebleu \
-        nltk more_itertools docstring_parser 'math-verify[antlr4_13_2]==0.9.0'
+    .peers/bin/pip install --no-deps --ignore-requires-python evalscope==1.14.1 nemo-gym==0.7.0
+    .peers/bin/pip install filetype editdistance jsonlines jsonschema markdown dotenv plotly zhconv
+    .peers/bin/pip install rouge-score rouge-chinese modelscope pandas openai tabulate colorlog
+    .peers/bin/pip install jieba sacrebleu nltk more_itertools docstring_parser orjson
+    .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0'
     python -m benchmarks.agreement.named .peers/bin/python
 
 HumanEval's rows are its own. The rows of the others are made up, in the published columns. The

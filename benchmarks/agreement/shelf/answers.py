@@ -93,9 +93,41 @@ def count(task: JsonObject, number: int) -> Answers:
     yield "hostile", "1 2 3 4 5 6 7 8 9 10 11 98765"
 
 
+def program(task: JsonObject, number: int) -> Answers:
+    """Answers with a function."""
+    tests = task["unit_tests"]
+    if tests.get("program") is None:
+        return
+    gold = task["gold_output"].replace("\r", "").strip().removeprefix("```python\n")
+    gold = gold.removesuffix("```").strip("\n")
+    wrong = gold.replace(" + b", " - b - 1")
+    raising = "def add(a, b):\n    raise ValueError('no')"
+    yield "right", f"```python\n{gold}\n```"
+    yield "right", f"Here it is:\n\n```python\n{gold}\n```\nIt adds."
+    yield "right", f"```python\n# {number}\n{gold}\n\n\n```"
+    yield "wrong", f"```python\n{wrong}\n```"
+    yield "wrong", f"```python\n{raising}\n```"
+    yield "wrong", "```python\ndef add(a, b):\n    return None\n```"
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", f"```python\n{gold[: len(gold) // 3]}\n```"
+    yield "cut", "```python\ndef add(a, b"
+    yield "two", f"```python\n{gold}\n```\nNo:\n```python\n{wrong}\n```"
+    yield "second", f"```python\n{wrong}\n```\nNo:\n```python\n{gold}\n```"
+    yield "bare", gold
+    yield "prose", "I cannot write code."
+    yield "whole", f"```python\ndef add(a, b):\n    return a + b + {number}\n```"
+    yield "syntax", "```python\ndef add(a, b) return a + b\n```"
+    yield "hostile", "```python\ndef add(a, b):\n    raise SystemExit(1)\n```"
+    yield "exits", "```python\nimport sys\nsys.exit(0)\n```"
+    yield "exits", "```python\nimport os\ndef add(a, b):\n    os._exit(0)\n```"
+    yield "hostile", "```python\ndef add(a, b):\n    return __import__('nothing')\n```"
+
+
 MAKERS: dict[str, Callable[[JsonObject, int], Answers]] = {
     "mcqa": choose,
     "math_with_verify": calculate,
     "string_match": count,
+    "code_gen": program,
 }
 """Verifier → what makes answers to a task with that number."""

@@ -15,10 +15,20 @@ def answer(name, rows, asked):
     config = TaskConfig(dataset_args={name: {"few_shot_num": 0, "shuffle_choices": False}})
     adapter = get_benchmark(name, config)
     adapter.few_shot_num = 0
+    type(adapter).use_sandbox = True
+    adapter.execute_code_in_sandbox = refuse
     samples = [make_sample(adapter, row) for row in rows]
     prompts = [ask(adapter, sample) for sample in samples]
     verdicts = [score(adapter, make_sample(adapter, rows[at]), text) for at, text in asked]
     return {"prompts": prompts, "verdicts": verdicts}
+
+
+class Program(Exception):
+    """What would run. The other side runs it, in a sandbox."""
+
+
+def refuse(code, **_):
+    raise Program(code)
 
 
 def make_sample(adapter, row):
@@ -41,5 +51,8 @@ def score(adapter, sample, text):
     output = ModelOutput.from_content(model="m", content=text)
     state = TaskState(model="m", sample=sample, output=output, completed=True)
     filtered = adapter.filter_prediction(text, state)
-    found = adapter.match_score(text, filtered, state.target_reference, state)
-    return float(found.main_value or 0) if hasattr(found, "main_value") else found.value
+    try:
+        found = adapter.match_score(text, filtered, state.target_reference, state)
+    except Program as program:
+        return str(program)
+    return float(found.main_value or 0)

@@ -4,10 +4,13 @@ import asyncio
 import json
 import subprocess
 import tempfile
+import zlib
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollout_kit import Sandbox, SandboxLimits
 from rollout_kit.collecting.data.benchmarks.prepared import make_tasks
 from rollout_kit.config.benchmarks.definition import Definition, read_definition
 from rollout_kit.types import JsonObject
@@ -19,6 +22,15 @@ from .made import make_rows, read_made
 CHILD = Path(__file__).with_name("child.py")
 
 NUM_ANSWERS = 200
+
+WHOLE = """
+try:
+    exec(compile({program!r}, "program", "exec"), {{"__name__": "__main__"}})
+except SystemExit as end:
+    if end.code:
+        raise RuntimeError("a status other than 0") from end
+"""
+"""Runs a program in the sandbox, where its status is a part of how it ends."""
 
 
 def compare(python: str, names: Sequence[str] = ()) -> int:
@@ -33,14 +45,17 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
     given = {
         name: {
             "peer": read_made()[name]["peer"],
-            "rows": rows[name],
+            "rows": [{**row, **_theirs(name, row)} for row in rows[name]],
             "asked": [(number, text) for number, _, text in answers[name]],
         }
         for name in chosen
     }
     theirs = _ask(python, given)
     unexplained = 0
+    for each in theirs.values():
+        each["verdicts"] = asyncio.run(_run_programs(each["verdicts"]))
     for name, definition in definitions.items():
+        unexplained += _compare_tests(name, tasks[name], theirs[name])
         unexplained += _compare_prompts(name, tasks[name], theirs[name]["prompts"])
         own = asyncio.run(_verify(definition, tasks[name], answers[name]))
         unexplained += _compare_verdicts(definition, answers[name], own, theirs[name]["verdicts"])
@@ -51,6 +66,12 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
 def list_parts(definition: Definition) -> list[str]:
     """The parts that the rows of a benchmark are of."""
     return [*definition.source.get("parts", ())]
+
+
+def _theirs(name: str, row: JsonObject) -> JsonObject:
+    """Columns that the other one reads in another version of the rows."""
+    given = read_made()[name].get("theirs", {})
+    return {column: str(text).format(**row) for column, text in given.items()}
 
 
 def _unshuffle(definition: Definition) -> Definition:
@@ -77,6 +98,41 @@ def _ask(python: str, given: JsonObject) -> JsonObject:
         source.write_text(json.dumps(given))
         subprocess.run([python, CHILD, source, target], check=True)
         return json.loads(target.read_text())
+
+
+async def _run_programs(verdicts: Sequence[float | str]) -> list[float]:
+    """The verdicts, with the end of each program in place of the program."""
+    if all(isinstance(each, float) for each in verdicts):
+        return [float(each) for each in verdicts]
+    limits = SandboxLimits(time_s=30)
+    async with Sandbox(4, packages=["numpy"]) as sandbox:
+
+        async def run(program: float | str) -> float:
+            if isinstance(program, float):
+                return program
+            found = await sandbox.run(WHOLE.format(program=program), limits=limits)
+            return float(found.end == "finished")
+
+        return await asyncio.gather(*(run(each) for each in verdicts))
+
+
+def _compare_tests(name: str, tasks: Sequence[JsonObject], theirs: JsonObject) -> int:
+    """How many system messages and unit tests differ, where the other one gives them."""
+    wanted = [*zip(theirs.get("systems", ()), theirs.get("tests", ()), strict=True)]
+    own = [
+        (task["responses_create_params"]["input"][0]["content"], task["unit_tests"])
+        for task in tasks
+        if wanted
+    ]
+    differing = sum(_unpack(one) != _unpack(other) for one, other in zip(own, wanted, strict=True))
+    if wanted:
+        print(f"{name}: {len(own)} system messages and tests, {differing} differ")
+    return differing
+
+
+def _unpack(pair: tuple[str, JsonObject]) -> tuple[str, JsonObject]:
+    system, tests = pair
+    return system, {**tests, "packed": json.loads(zlib.decompress(b64decode(tests["packed"])))}
 
 
 def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[str]) -> int:

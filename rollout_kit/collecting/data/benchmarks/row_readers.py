@@ -4,6 +4,7 @@ from collections.abc import Callable
 from string import ascii_uppercase
 
 from ....types import JsonObject
+from .code_rows import read_livecodebench, read_mbpp
 
 Reader = Callable[[JsonObject], JsonObject]
 
@@ -71,6 +72,8 @@ def _name_kind(given: str) -> str:
 
 
 READERS: dict[str, Reader] = {
+    "livecodebench": read_livecodebench,
+    "mbpp": read_mbpp,
     "mmlu_redux": read_mmlu_redux,
     "olympiad_bench": read_olympiad_bench,
 }
