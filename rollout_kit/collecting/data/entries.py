@@ -23,7 +23,10 @@ class HuggingFace(BaseModel):
     config: str | None = None
     split: str | None = None
     revision: str | None = None
-    artifact_fpath: str | None = Field(None, description="A JSONL file of the repository.")
+    artifact_fpath: str | None = Field(None, description="A file of the repository.")
+    parts: list[str] = Field(
+        [], description="What {part} in the other keys is. Rows get it as their field part."
+    )
     type: Literal["huggingface"] = "huggingface"
 
 

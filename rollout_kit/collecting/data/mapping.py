@@ -46,45 +46,66 @@ def read_field(source: FieldSource, row: JsonObject, texts: RowTexts) -> Any:
 
 
 def _walk(value: Any, names: Sequence[str]) -> Any:
-    """The value at a path; `*` is each entry of a list."""
+    """The value at a path; `*` is each entry of a list, and a number is one of them."""
     for depth, name in enumerate(names):
         if name == "*" and isinstance(value, list):
             found = [_walk(each, names[depth + 1 :]) for each in value]
             return MISSING if any(each is MISSING for each in found) else found
-        value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+        if isinstance(value, list) and name.isdecimal():
+            value = value[int(name)] if int(name) < len(value) else MISSING
+        else:
+            value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
     return value
 
 
 class Template(BaseModel):
-    """Texts with placeholders `{field}`."""
+    """Texts with placeholders `{field}`. With `by`, `user` has a text for each value of a field."""
 
     model_config = ConfigDict(extra="forbid")
-    user: str
+    user: str | dict[str, str]
     system: str | None = None
+    by: str | None = Field(None, description="Field whose value chooses the text.")
+
+    @model_validator(mode="after")
+    def _has_texts(self) -> "Template":
+        if isinstance(self.user, str) != (self.by is None):
+            raise ValueError("`user` is a text, or with `by` a text for each value of that field")
+        return self
+
+    def choose(self, row: JsonObject) -> Prompt:
+        """The prompt of a row; ValueError if it has a value without a text."""
+        if isinstance(self.user, str):
+            return Prompt(self.user, self.system)
+        value = str(row.get(str(self.by)))
+        if value not in self.user:
+            raise ValueError(f"'{self.by}' is {value!r}, for which the prompt has no text")
+        return Prompt(self.user[value], self.system)
 
 
 class Choices(BaseModel):
-    """The options of a multiple-choice question: `columns`, of which the first is right, or a
-    column `list` with the letter or the index of the right one in `answer`. They make the fields
-    `options`, `expected_answer`, `_lettered` and `_letters`."""
+    """The options of a multiple-choice question: `columns`, of which the first is right unless
+    `answer` names the right one, or a column `list`. The column `answer` has a letter or an index.
+    They make the fields `options`, `expected_answer`, `_lettered` and `_letters`."""
 
     model_config = ConfigDict(extra="forbid")
     columns: list[str] = Field([], max_length=26)
     list: str | None = None
     answer: str | None = None
     labels: str | None = Field(None, description="Column with the names that `answer` uses.")
+    right: Any = Field(None, description="In place of `answer`: what the right one has in labels.")
     shuffle_seed: int | None = Field(None, description="Order by this seed and the row.")
     line: str = Field("{letter}) {text}", description="How an option stands in the prompt.")
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "Choices":
-        if bool(self.columns) == bool(self.list) or bool(self.list) != bool(self.answer):
+        is_known = bool(self.answer) or (self.right is not None and bool(self.labels))
+        if bool(self.columns) == bool(self.list) or (self.list and not is_known):
             raise ValueError("needs `columns`, or `list` and `answer`")
         return self
 
-    def build_fields(self, row: JsonObject) -> JsonObject:
+    def build_fields(self, row: JsonObject, reader: RowTexts) -> JsonObject:
         """The fields of a row; ValueError if a column is missing, or is none of options."""
-        texts, right = self._read(row)
+        texts, right = self._read(row, reader)
         order = [*range(len(texts))]
         if self.shuffle_seed is not None:
             identity = orjson.dumps([self.shuffle_seed, row], option=orjson.OPT_SORT_KEYS)
@@ -92,28 +113,46 @@ class Choices(BaseModel):
         lettered = [*zip(ascii_uppercase, (texts[place] for place in order), strict=False)]
         return {
             "options": [{letter: text} for letter, text in lettered],
-            "expected_answer": ascii_uppercase[order.index(right)],
+            "expected_answer": ascii_uppercase[order.index(right)]
+            if isinstance(right, int)
+            else [ascii_uppercase[order.index(each)] for each in right],
             "_lettered": "\n".join(self.line.format(letter=at, text=text) for at, text in lettered),
             "_letters": ",".join(letter for letter, _ in lettered),
         }
 
-    def _read(self, row: JsonObject) -> tuple[Sequence[str], int]:
-        """The texts of the options as the row has them, and the index of the right one."""
-        if self.list is None:
+    def _read(self, row: JsonObject, reader: RowTexts) -> tuple[Sequence[str], int | Sequence[int]]:
+        """The texts of the options as the row has them, and the index of the right one, or of all
+        that are right."""
+        answer = _walk(row, str(self.answer).split("."))
+        if self.columns:
             if missing := [name for name in self.columns if not isinstance(row.get(name), str)]:
                 raise ValueError(f"has no text in '{missing[0]}'{suggest(missing[0], row)}")
-            return [row[name] for name in self.columns], 0
-        texts, answer = _walk(row, self.list.split(".")), row.get(str(self.answer))
-        if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 < len(texts) < 27:
+            right = ascii_uppercase.index(_to_letter(answer)) if self.answer else 0
+            return [row[name] for name in self.columns], right
+        texts = _walk(row, str(self.list).split("."))
+        labels = _walk(row, self.labels.split(".")) if self.labels else None
+        if isinstance(texts, str):
+            texts = reader.read_list(texts)
+        if isinstance(texts, dict):
+            texts, labels = [*texts.values()], [*texts]
+        if not isinstance(texts, Sequence) or not 1 < len(texts) < 27:
             raise ValueError(f"'{self.list}' must be a list of 2 to 26 options")
-        if self.labels is None:
-            right = ascii_uppercase.index(_to_letter(answer))
-        else:
-            labels = _walk(row, self.labels.split("."))
-            right = labels.index(answer) if answer in labels else len(texts)
-        if right >= len(texts):
-            raise ValueError(f"the answer {answer!r} is none of {len(texts)} options")
-        return [str(text) for text in texts], right
+        wanted = answer if self.right is None else self.right
+        found = [_find_place(each, labels) for each in _list(wanted)]
+        if not found or max(found) >= len(texts):
+            raise ValueError(f"the answer {wanted!r} is none of {len(texts)} options")
+        return [str(text) for text in texts], found if isinstance(wanted, list) else found[0]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _find_place(answer: Any, labels: Any) -> int:
+    """The index of an answer; one behind all if it is none of the labels."""
+    if labels is None:
+        return ascii_uppercase.index(_to_letter(answer))
+    return labels.index(answer) if answer in labels else len(ascii_uppercase)
 
 
 class Mapping(BaseModel):
@@ -128,15 +167,15 @@ class Mapping(BaseModel):
 
     def build_task(self, row: JsonObject, texts: RowTexts) -> JsonObject:
         """Build the task; raise ValueError if a field is missing."""
-        found = self.choices.build_fields(row) if self.choices else {}
+        found = self.choices.build_fields(row, texts) if self.choices else {}
         found |= {name: read_field(source, row, texts) for name, source in self.fields.items()}
         params = dict(row.get("responses_create_params") or {})
         if self.input is not None:
             source = FieldSource.model_validate({"from": self.input})
             params["input"] = read_field(source, row, texts)
         if self.prompt is not None:
-            prompt = Prompt(self.prompt.user, self.prompt.system)
-            params = prompt.apply(params, {**row, **found})
+            whole = {**row, **found}
+            params = self.prompt.choose(whole).apply(params, whole)
         kept = row if self.keep else {}
         own = {name: value for name, value in found.items() if not name.startswith("_")}
         task = {"responses_create_params": params, **_drop_params(kept)}

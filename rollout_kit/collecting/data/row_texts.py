@@ -29,6 +29,10 @@ class RowTexts:
         """Name, positional and named arguments of calls that are written in Python."""
         return self._call("calls", "read_calls", texts)
 
+    def read_list(self, text: str) -> list[Any]:
+        """A list of texts or numbers that is written in Python."""
+        return self._call("list", "read_list", text)
+
     def close(self) -> None:
         """End the process."""
         self._worker.close()

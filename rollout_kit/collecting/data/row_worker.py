@@ -10,7 +10,8 @@ GROUP = "answer"
 
 
 def work(name: str, *arguments: Any) -> Any:
-    return {"search": search, "render": render, "read_calls": read_calls}[name](*arguments)
+    known = {"search": search, "render": render, "read_calls": read_calls, "read_list": read_list}
+    return known[name](*arguments)
 
 
 def search(pattern: str, text: str) -> str | None:
@@ -35,6 +36,14 @@ def read_calls(texts: list[str]) -> list[tuple[str, list[Any], dict[str, Any]]]:
             raise ValueError(f"no call: {text:.80}")
         named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
         found.append((call.func.id, [ast.literal_eval(each) for each in call.args], named))
+    return found
+
+
+def read_list(text: str) -> list[Any]:
+    """A literal list; ValueError for anything else."""
+    found = ast.literal_eval(text)
+    if not isinstance(found, list):
+        raise ValueError(f"no list: {text:.80}")
     return found
 
 

@@ -35,6 +35,18 @@ AGENT = "_agent"
 
 POLICY = "policy_model"
 
+WITH_TEXTS = {"mapping", "verifier", "agent"}
+"""Keys in which `{file: …}` stands for the text of a file."""
+
+
+class Range(BaseModel):
+    """Texts from one, and before another. Dates are written as 2025-01-31."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: str = Field(alias="from")
+    end: str = Field(alias="before")
+
 
 class Definition(BaseModel):
     """A benchmark: where its rows are from, what is asked, and how answers are verified."""
@@ -44,6 +56,7 @@ class Definition(BaseModel):
     name: str
     about: str = Field(description="What it measures, in a few words.")
     source: JsonObject = Field(description="Where the rows are from.")
+    reader: str | None = Field(None, description="What reads rows that need more than a mapping.")
     rows: int = Field(ge=1, description="How many rows it has.")
     mapping: str | JsonObject = Field(description="How a row becomes a task, or a known format.")
     verifier: dict[str, JsonObject] = Field(
@@ -68,6 +81,9 @@ class Definition(BaseModel):
     follows: str = Field(description="Whose definition, in which version.")
     differs: list[str] = Field([], description="Points in which it is another one, and why.")
     gated: str | None = Field(None, description="The page where its terms are accepted.")
+    where: dict[str, list[Any] | Range] = Field(
+        {}, description="Column → the values, or the range of texts, that a row must have."
+    )
     needs: list[Literal["judge", "sandbox", "user"]] = []
     path: Path = Field(exclude=True)
     digest: str = Field(exclude=True)
@@ -156,17 +172,11 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
             f"benchmark={name}: no benchmark has this name{hint}; ng_list +kind=benchmark shows"
             " all, and the path of a YAML file names your own"
         )
-    raw = path.read_bytes()
-    try:
-        content = yaml.safe_load(raw.decode())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a definition of a benchmark is a mapping: about, source, …")
+    content = _read_content(path, cwd, [])
     own = re.sub(r"[^\w]+", "_", path.stem)
     try:
-        digest = hashlib.sha256(raw).hexdigest()[:12]
-        read = {"path": path, "digest": digest}
+        digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        read = {"path": path, "digest": digest[:12]}
         return Definition.model_validate({"name": own, **content, **read})
     except ValidationError as error:
         lines = [
@@ -175,6 +185,50 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
             for each in problems(error, Definition)
         ]
         raise ConfigError("\n".join(lines)) from None
+
+
+def _read_content(path: Path, cwd: Path | None, above: list[Path]) -> JsonObject:
+    """What a file says, on top of the definition that it is `like`, with the texts it names."""
+    if path in above:
+        raise ConfigError(f"{path}: like: it is like itself")
+    content = _read_yaml(path)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a definition of a benchmark is a mapping: about, source, …")
+    for key in WITH_TEXTS & content.keys():
+        content[key] = _insert_texts(content[key], path)
+    if (like := content.pop("like", None)) is None:
+        return content
+    found = find_place(str(like), cwd)
+    if found is None or not found.is_file():
+        hint = suggest(str(like), list_definitions(cwd))
+        raise ConfigError(f"{path}: like: no benchmark is called {like}{hint}")
+    return {**_read_content(found, cwd, [*above, path]), **content}
+
+
+def _insert_texts(value: Any, path: Path) -> Any:
+    """A value in which `{file: …}` is the content of that file, which is next to the definition."""
+    if isinstance(value, list):
+        return [_insert_texts(each, path) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"file"}:
+        named = path.parent / str(value["file"])
+        return _read_yaml(named) if named.suffix == ".yaml" else _read_text(named)
+    return {name: _insert_texts(each, path) for name, each in value.items()}
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(_read_text(path))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
 def find_place(name: str, cwd: Path | None) -> Path | None:
@@ -186,8 +240,10 @@ def find_place(name: str, cwd: Path | None) -> Path | None:
 
 def rows_file(definition: Definition) -> Path:
     """Where its rows are, or will be. Another source or mapping has another file."""
+    where = sorted(definition.where.items())
     signed = [sign(folder) for folder in definition.folders if folder.is_dir()]
-    about = [definition.source, definition.mapping, __version__, *signed]
+    kept = {name: each if isinstance(each, list) else each.model_dump() for name, each in where}
+    about = [definition.source, definition.reader, definition.mapping, kept, __version__, *signed]
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

@@ -41,6 +41,10 @@ class BadRow(bytes):
         return row
 
 
+INDEX = "index"
+"""The name of a first column without one, as pandas writes it."""
+
+
 def is_table(path: Path) -> bool:
     """Whether the rows of a file, named without the suffix of its compression, or of a folder are
     those of a table."""
@@ -59,6 +63,8 @@ def _iterate_csv(path: Path, stream: Any, delimiter: str = ",") -> Iterator[byte
     try:
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         head = next(rows, [])
+        if len(head) > 1 and not head[0].strip() and any(map(str.strip, head)):
+            head[0] = INDEX
         _check_head(path, head)
         for cells in rows:
             if not cells:  # a blank line

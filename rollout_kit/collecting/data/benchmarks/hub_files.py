@@ -9,11 +9,19 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
+
+import orjson
+from pydantic import BaseModel
 
 from ....errors import ConfigError, how_to_install
 from ....types import JsonObject
 from ..entries import HuggingFace
 from ..rows import read_file
+
+AnyOrigin = TypeVar("AnyOrigin", bound=BaseModel)
+
+PART = "{part}"
 
 EXTRA = "rollout-kit[benchmarks]"
 
@@ -32,17 +40,36 @@ def read_hub_files(
     try:
         hub = library.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
         about = hub.dataset_info(origin.repo_id, revision=origin.revision)
-        files = choose_files([each.rfilename for each in about.siblings], origin, name)
+        names = [each.rfilename for each in about.siblings]
         paths = [
-            hub.hf_hub_download(origin.repo_id, each, repo_type="dataset", revision=about.sha)
-            for each in files
+            (
+                part,
+                hub.hf_hub_download(origin.repo_id, each, repo_type="dataset", revision=about.sha),
+            )
+            for part in origin.parts or [None]
+            for each in choose_files(names, take_part(origin, part), name)
         ]
     except ConfigError:
         raise
     except Exception as error:  # many types: no network, unknown dataset or revision, gated dataset
         raise ConfigError(f"{name}: {_explain(error, origin, gated)}") from error
-    files_of = (read_objects(Path(path), Path(path).name) for path in paths)
+    files_of = (mark(read_objects(Path(path), Path(path).name), part) for part, path in paths)
     return chain.from_iterable(files_of), about.sha
+
+
+def take_part(origin: AnyOrigin, part: str | None) -> AnyOrigin:
+    """The origin of one part of the rows."""
+    if part is None:
+        return origin
+    texts = {name: value for name, value in origin if isinstance(value, str) and PART in value}
+    return origin.model_copy(
+        update={name: value.replace(PART, part) for name, value in texts.items()}
+    )
+
+
+def mark(rows: Iterator[JsonObject], part: str | None) -> Iterator[JsonObject]:
+    """Rows that say which part they are of."""
+    return rows if part is None else ({**row, "part": part} for row in rows)
 
 
 def choose_files(names: Sequence[str], origin: HuggingFace, name: str) -> list[str]:
@@ -94,7 +121,18 @@ def _explain(error: Exception, origin: HuggingFace, gated: str | None) -> str:
 
 def read_objects(path: Path, name: str) -> Iterator[JsonObject]:
     """The rows of a file that a publisher calls `name`; ConfigError if one is none."""
+    if name.endswith(".json") and (rows := _read_list(path)) is not None:
+        yield from rows
+        return
     for row in read_file(path):
         if row.content is None:
             raise ConfigError(f"{name}:{row.number}: {row.problem}")
         yield row.content
+
+
+def _read_list(path: Path) -> list[JsonObject] | None:
+    """The rows of a file that is one list of objects; None if it is none."""
+    raw = path.read_bytes()
+    found = orjson.loads(raw) if raw.lstrip()[:1] == b"[" else None
+    is_list = isinstance(found, list) and all(isinstance(each, dict) for each in found)
+    return found if is_list else None

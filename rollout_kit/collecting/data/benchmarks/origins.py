@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from ....store.files import write_atomically
 from ....types import JsonObject, Say
 from ..entries import HuggingFace
 from .bfcl_rows import read_bfcl
-from .hub_files import read_hub_files, read_objects
+from .hub_files import mark, read_hub_files, read_objects, take_part
 from .tau2_rows import read_tau2
 
 CHUNK = 1 << 20
@@ -79,6 +80,10 @@ class FileOfUrl(Inside):
     url: str
     sha256: str | None = Field(None, description="Of the download.")
     file: str | None = Field(None, description="Path inside the archive.")
+    parts: dict[str, str | None] = Field(
+        {}, description="What {part} in url is → SHA-256. Rows get it as their field part."
+    )
+    columns: list[str] = Field([], description="Names of the columns of a file without a header.")
 
 
 class LocalFile(Inside):
@@ -129,11 +134,17 @@ def read_origin(definition: Definition, say: Say) -> Found:
     if isinstance(origin, LocalFile):
         raw = read_local(definition, origin)
         return Found(_read_rows(raw, origin.file, origin), hashlib.sha256(raw).hexdigest())
-    raw = _download(definition, origin)
-    name = origin.file or origin.url.partition("?")[0]
-    if origin.file:
-        raw = _read_member(io.BytesIO(raw), origin.file, origin.url)
-    return Found(_read_rows(raw, name, origin), hashlib.sha256(raw).hexdigest())
+    parts = origin.parts or {None: origin.sha256}
+    found, whole = list[Iterator[JsonObject]](), hashlib.sha256()
+    for part, digest in parts.items():
+        own = take_part(origin, part).model_copy(update={"sha256": digest})
+        raw = _download(definition, own)
+        name = own.file or own.url.partition("?")[0]
+        if own.file:
+            raw = _read_member(io.BytesIO(raw), own.file, own.url)
+        whole.update(raw)
+        found.append(mark(_read_rows(raw, name, own), part))
+    return Found(chain.from_iterable(found), whole.hexdigest())
 
 
 def _read_harbor(definition: Definition, origin: HarborFolders, say: Say) -> Iterator[JsonObject]:
@@ -258,7 +269,10 @@ def _read_rows(raw: bytes, name: str, inside: Inside) -> Iterator[JsonObject]:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(name).name
-        path.write_bytes(raw)
+        header = b""
+        if isinstance(inside, FileOfUrl) and inside.columns:
+            header = ("\t" if ".tsv" in name else ",").join(inside.columns).encode() + b"\n"
+        path.write_bytes(header + raw)
         yield from read_objects(path, name)
 
 

@@ -2,22 +2,24 @@
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from ....config.benchmarks.definition import HARBOR, Definition, read_definition, rows_file
+from ....config.benchmarks.definition import HARBOR, Definition, Range, read_definition, rows_file
 from ....config.fields import problems
-from ....errors import ConfigError, number_of
+from ....errors import ConfigError, number_of, suggest
 from ....store.files import write_json
-from ....types import Say
+from ....types import JsonObject, Say
 from ..mapping import Mapping, get_shape
 from ..row_texts import RowTexts
 from .origins import LocalFile, parse_origin, read_local, read_origin, write_rows
+from .row_readers import READERS, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,6 @@ def _note_of(path: Path) -> Path:
 
 def _fetch(definition: Definition, path: Path, say: Say) -> About:
     say(f"{definition}: fetching {definition.rows:,} rows")
-    mapping = None if definition.mapping == HARBOR else read_mapping(definition)
     held = path.parent / f"{definition.name}.revision"
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
@@ -78,16 +79,11 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        with closing(RowTexts()) as texts:
-            for number, row in enumerate(found.rows, 1):
-                try:
-                    task = mapping.build_task(row, texts) if mapping else row
-                except ValueError as error:
-                    raise ConfigError(f"{definition}: row {number:,}: {error}") from None
-                line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
-                digest.update(line)
-                num_rows, size = number, size + len(line)
-                yield line
+        for num_rows, task in enumerate(make_tasks(definition, found.rows), 1):  # noqa: B007
+            line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
+            digest.update(line)
+            size += len(line)
+            yield line
 
     write_rows(path, write_lines())
     if not num_rows:
@@ -99,6 +95,38 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     write_json(_note_of(path), asdict(about))
     say(f"{definition}: {about.rows:,} rows are in {path}")
     return about
+
+
+def make_tasks(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The tasks of those rows that a definition takes; ConfigError if one cannot be read."""
+    mapping = None if definition.mapping == HARBOR else read_mapping(definition)
+    read = find_reader(definition)
+    with closing(RowTexts()) as texts:
+        for number, row in enumerate(rows, 1):
+            try:
+                if not all(_is_in(row[name], wanted) for name, wanted in definition.where.items()):
+                    continue
+                found = read(row)
+                yield mapping.build_task(found, texts) if mapping else found
+            except (ValueError, KeyError, TypeError) as error:
+                said = f"has no column {error}" if isinstance(error, KeyError) else error
+                raise ConfigError(f"{definition}: row {number:,}: {said}") from None
+
+
+def find_reader(definition: Definition) -> Reader:
+    """What makes a row of a row of the source; ConfigError for an unknown name."""
+    if definition.reader is None:
+        return lambda row: row
+    if definition.reader not in READERS:
+        hint = suggest(definition.reader, READERS)
+        raise ConfigError(f"{definition.path}: reader: there is no {definition.reader!r}{hint}")
+    return READERS[definition.reader]
+
+
+def _is_in(value: Any, wanted: list[Any] | Range) -> bool:
+    if isinstance(wanted, Range):
+        return wanted.start <= str(value) < wanted.end
+    return value in wanted
 
 
 def _hold(definition: Definition, held: Path) -> Definition:
@@ -128,5 +156,6 @@ def read_mapping(definition: Definition) -> Mapping:
 def check_definition(definition: Definition) -> None:
     """ConfigError if its source or its mapping is wrong; nothing is fetched."""
     parse_origin(definition)
+    find_reader(definition)
     if definition.mapping != HARBOR:
         read_mapping(definition)

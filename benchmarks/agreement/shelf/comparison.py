@@ -1,0 +1,179 @@
+"""Compares each benchmark of `made.yaml` with the one that it follows."""
+
+import asyncio
+import json
+import subprocess
+import tempfile
+import zlib
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollout_kit import Sandbox, SandboxLimits
+from rollout_kit.collecting.data.benchmarks.prepared import make_tasks
+from rollout_kit.config.benchmarks.definition import Definition, read_definition
+from rollout_kit.types import JsonObject
+
+from ..ours import require, shorten, verify
+from .answers import MAKERS
+from .made import make_rows, read_made
+
+CHILD = Path(__file__).with_name("child.py")
+
+NUM_ANSWERS = 200
+
+WHOLE = """
+try:
+    exec(compile({program!r}, "program", "exec"), {{"__name__": "__main__"}})
+except SystemExit as end:
+    if end.code:
+        raise RuntimeError("a status other than 0") from end
+"""
+"""Runs a program in the sandbox, where its status is a part of how it ends."""
+
+
+def compare(python: str, names: Sequence[str] = ()) -> int:
+    """Print what differs, and how much of that no definition explains, which is returned."""
+    chosen = [name for name in read_made() if not names or name in names]
+    definitions = {name: read_definition(name) for name in chosen}
+    rows = {name: make_rows(name, list_parts(each)) for name, each in definitions.items()}
+    tasks = {
+        name: [*make_tasks(_unshuffle(each), rows[name])] for name, each in definitions.items()
+    }
+    answers = {name: make_answers(definitions[name], tasks[name]) for name in chosen}
+    given = {
+        name: {
+            "peer": read_made()[name]["peer"],
+            "rows": [{**row, **_theirs(name, row)} for row in rows[name]],
+            "asked": [(number, text) for number, _, text in answers[name]],
+        }
+        for name in chosen
+    }
+    theirs = _ask(python, given)
+    unexplained = 0
+    for each in theirs.values():
+        each["verdicts"] = asyncio.run(_run_programs(each["verdicts"]))
+    for name, definition in definitions.items():
+        unexplained += _compare_tests(name, tasks[name], theirs[name])
+        unexplained += _compare_prompts(name, tasks[name], theirs[name]["prompts"])
+        own = asyncio.run(_verify(definition, tasks[name], answers[name]))
+        unexplained += _compare_verdicts(definition, answers[name], own, theirs[name]["verdicts"])
+    print(f"{unexplained} differ and are not explained")
+    return unexplained
+
+
+def list_parts(definition: Definition) -> list[str]:
+    """The parts that the rows of a benchmark are of."""
+    return [*definition.source.get("parts", ())]
+
+
+def _theirs(name: str, row: JsonObject) -> JsonObject:
+    """Columns that the other one reads in another version of the rows."""
+    given = read_made()[name].get("theirs", {})
+    return {column: str(text).format(**row) for column, text in given.items()}
+
+
+def _unshuffle(definition: Definition) -> Definition:
+    """The definition with the options in their published order, as the others' samples are."""
+    mapping = definition.mapping
+    if not isinstance(mapping, dict) or "choices" not in mapping:
+        return definition
+    choices = {**mapping["choices"], "shuffle_seed": None}
+    return definition.model_copy(update={"mapping": {**mapping, "choices": choices}})
+
+
+def make_answers(definition: Definition, tasks: Sequence[JsonObject]) -> list[tuple[int, str, str]]:
+    """Number of the task, kind and text of so many answers."""
+    found = []
+    make = MAKERS[definition.server]
+    for number, task in enumerate(tasks):
+        found += [(number, kind, text) for kind, text in make(task, number)]
+    return found[:NUM_ANSWERS]
+
+
+def _ask(python: str, given: JsonObject) -> JsonObject:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "given.json", Path(folder) / "found.json"
+        source.write_text(json.dumps(given))
+        subprocess.run([python, CHILD, source, target], check=True)
+        return json.loads(target.read_text())
+
+
+async def _run_programs(verdicts: Sequence[float | str]) -> list[float]:
+    """The verdicts, with the end of each program in place of the program."""
+    if all(isinstance(each, float) for each in verdicts):
+        return [float(each) for each in verdicts]
+    limits = SandboxLimits(time_s=30)
+    async with Sandbox(4, packages=["numpy"]) as sandbox:
+
+        async def run(program: float | str) -> float:
+            if isinstance(program, float):
+                return program
+            found = await sandbox.run(WHOLE.format(program=program), limits=limits)
+            return float(found.end == "finished")
+
+        return await asyncio.gather(*(run(each) for each in verdicts))
+
+
+def _compare_tests(name: str, tasks: Sequence[JsonObject], theirs: JsonObject) -> int:
+    """How many system messages and unit tests differ, where the other one gives them."""
+    wanted = [*zip(theirs.get("systems", ()), theirs.get("tests", ()), strict=True)]
+    own = [
+        (task["responses_create_params"]["input"][0]["content"], task["unit_tests"])
+        for task in tasks
+        if wanted
+    ]
+    differing = sum(_unpack(one) != _unpack(other) for one, other in zip(own, wanted, strict=True))
+    if wanted:
+        print(f"{name}: {len(own)} system messages and tests, {differing} differ")
+    return differing
+
+
+def _unpack(pair: tuple[str, JsonObject]) -> tuple[str, JsonObject]:
+    system, tests = pair
+    return system, {**tests, "packed": json.loads(zlib.decompress(b64decode(tests["packed"])))}
+
+
+def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[str]) -> int:
+    own = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+    pairs = [pair for pair in zip(own, theirs, strict=True) if pair[0] != pair[1]]
+    print(f"{name}: {len(own)} prompts, {len(pairs)} differ")
+    for one, other in pairs[:1]:
+        print(f"  ours:   {one!r}\n  theirs: {other!r}")
+    return len(pairs)
+
+
+async def _verify(
+    definition: Definition, tasks: Sequence[JsonObject], answers: Sequence[tuple[int, str, str]]
+) -> list[float]:
+    settings = definition.verifier[definition.server]
+    asked = [(tasks[number], text) for number, _, text in answers]
+    found = await verify(definition.server, asked, **settings)
+    return [require(verdict)["reward"] for verdict in found]
+
+
+def _compare_verdicts(
+    definition: Definition,
+    answers: Sequence[tuple[int, str, str]],
+    own: Sequence[float],
+    theirs: Sequence[float],
+) -> int:
+    known = read_made()[definition.name].get("differs", {})
+    explained, unexplained = Counter[str](), list[str]()
+    for (number, kind, text), one, other in zip(answers, own, theirs, strict=True):
+        if abs(one - other) < 1e-9:
+            continue
+        if kind in known and any(known[kind] in line for line in definition.differs):
+            explained[known[kind]] += 1
+        else:
+            unexplained.append(
+                f"row {number}, {kind}: {shorten(text)!r}: {one} here, {other} there"
+            )
+    print(
+        f"{definition.name}: {len(own)} answers, {sum(own):g} here, {sum(theirs):g} there,"
+        f" {explained.total()} differ as its definition says, {len(unexplained)} otherwise"
+    )
+    for line in [*dict.fromkeys(unexplained)][:8]:
+        print(f"  {line}")
+    return len(unexplained)

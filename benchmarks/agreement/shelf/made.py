@@ -1,0 +1,39 @@
+"""Made rows of the benchmarks in `made.yaml`, and what they are compared with."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollout_kit.types import JsonObject
+
+FILE = Path(__file__).with_name("made.yaml")
+
+NUM_ROWS = 20
+
+
+@cache
+def read_made() -> dict[str, JsonObject]:
+    """Benchmark → its entry in the file."""
+    return yaml.safe_load(FILE.read_text("utf-8"))
+
+
+def make_rows(name: str, parts: list[str]) -> list[JsonObject]:
+    """The made rows of a benchmark, in turns of each form and of each part."""
+    forms = read_made()[name]["rows"]
+    rows = []
+    for number in range(NUM_ROWS):
+        row = _fill(forms[number % len(forms)], str(number))
+        rows.append({**row, "part": parts[number % len(parts)]} if parts else row)
+    return rows
+
+
+def _fill(value: Any, number: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{n}", number)
+    if isinstance(value, list):
+        return [_fill(each, number) for each in value]
+    if isinstance(value, dict):
+        return {name: _fill(each, number) for name, each in value.items()}
+    return value

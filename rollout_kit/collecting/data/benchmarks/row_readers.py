@@ -1,0 +1,80 @@
+"""Rows of datasets that need more than a mapping: `reader: NAME` in a definition."""
+
+from collections.abc import Callable
+from string import ascii_uppercase
+
+from ....types import JsonObject
+from .code_rows import read_livecodebench, read_mbpp
+
+Reader = Callable[[JsonObject], JsonObject]
+
+KINDS = {
+    "Numerical": "a numerical value",
+    "Expression": "an expression",
+    "Equation": "an equation",
+    "Interval": "an interval",
+}
+"""Type of an answer in OlympiadBench → how the prompt describes it."""
+
+
+def read_mmlu_redux(row: JsonObject) -> JsonObject:
+    """With `right`, the letter of the corrected answer, or the letters of all that are right."""
+    choices, given = [*row["choices"]], int(row["answer"])
+    corrected, error = str(row.get("correct_answer") or ""), row["error_type"]
+    found = [given]
+    if corrected and error == "no_correct_answer":
+        choices[given] = corrected
+    elif corrected and error == "wrong_groundtruth":
+        found = [_to_place(corrected)]
+    elif corrected and error == "multiple_correct_answers":
+        text = corrected.strip("()").replace(" and ", ",").replace(" or ", ",")
+        found = [_to_place(word) for word in text.replace(",", " ").split()]
+    right = [ascii_uppercase[place] for place in found]
+    return {**row, "choices": choices, "right": right[0] if len(right) == 1 else right}
+
+
+def _to_place(text: str) -> int:
+    """The index of an option that is given as one, or as a letter."""
+    return int(text) if text.isdecimal() else ascii_uppercase.index(text.strip().upper())
+
+
+def read_olympiad_bench(row: JsonObject) -> JsonObject:
+    """With `answer`, and `kind`, `form` and `unit_text` for the prompt."""
+    several, unit = bool(row["is_multiple_answer"]), row.get("unit")
+    form = "\\boxed{multiple answers connected with commas}" if several else "\\boxed{answer}"
+    note = ", note that the unit of the answer should not be included in \\boxed{}"
+    return {
+        **row,
+        "answer": row["final_answer"][0],
+        "kind": _describe_answer(row["answer_type"], several),
+        "form": form + ("(unit)" if unit else ""),
+        "unit_text": note if unit else "",
+    }
+
+
+def _describe_answer(given: str, several: bool) -> str:
+    if "Need_human_evaluate" in given or "Tuple" in given:
+        return ""
+    kinds = [_name_kind(each) for each in (given.split(",") if several else [given])]
+    if not several:
+        return f"The answer of The problem should be {kinds[0]}. "
+    if len(set(kinds)) == 1:
+        return f"The problem has multiple answers, each of them should be {kinds[0]}. "
+    listed = ", ".join(kinds)
+    return f"The problem has multiple answers, with the answers in order being {listed}. "
+
+
+def _name_kind(given: str) -> str:
+    for name, text in KINDS.items():
+        if name in given.partition("-")[0]:
+            return text
+    raise ValueError(f"the type of its answer is {given!r}, which is none of {', '.join(KINDS)}")
+
+
+READERS: dict[str, Reader] = {
+    "livecodebench": read_livecodebench,
+    "mbpp": read_mbpp,
+    "mmlu_redux": read_mmlu_redux,
+    "olympiad_bench": read_olympiad_bench,
+}
+"""Name → what makes a row of it. It raises ValueError, KeyError or TypeError for one it cannot."""

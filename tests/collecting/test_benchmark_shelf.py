@@ -1,0 +1,112 @@
+"""The definitions that `made.yaml` has rows of: rows as they are published become tasks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("huggingface_hub")
+
+from hub import Hub, serve_hub
+from published import publish, write_url_files
+
+from benchmarks.agreement.shelf.comparison import list_parts
+from benchmarks.agreement.shelf.made import NUM_ROWS, make_rows, read_made
+from rollout_kit.collecting.data.benchmarks.prepared import make_tasks, prepare_rows
+from rollout_kit.collecting.data.benchmarks.row_readers import READERS
+from rollout_kit.config.benchmarks.definition import read_definition
+from rollout_kit.errors import ConfigError
+
+NAMES = [*read_made()]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    with serve_hub() as found:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        from huggingface_hub import constants
+
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_rows_become_tasks(name: str, hub: Hub, tmp_path: Path):
+    definition = read_definition(name)
+    source = definition.source
+    rows = make_rows(name, list_parts(definition))
+    if source.get("type") == "url":
+        used = {row["part"]: None for row in rows if "part" in row}
+        source = write_url_files(tmp_path, definition, rows)
+        if used:
+            source["parts"] = used
+    else:
+        if "parts" in source:
+            source = {**source, "parts": sorted({row["part"] for row in rows})}
+        publish(hub, definition, rows)
+    definition = definition.model_copy(update={"source": source})
+    said: list[str] = []
+    path = prepare_rows(definition, said.append)
+    tasks = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(tasks) == NUM_ROWS
+    asked = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+    assert len(set(asked)) == NUM_ROWS
+    expected = [*make_tasks(definition, sorted(rows, key=lambda row: row.get("part", "")))]
+    wanted = [task["responses_create_params"]["input"][-1]["content"] for task in expected]
+    assert sorted(asked) == sorted(wanted)
+    hub.files.clear()
+    hub.asked.clear()
+    assert prepare_rows(definition, lambda *_: None) == path
+    assert not hub.asked
+
+
+def test_corrected_answers_of_mmlu_redux():
+    row = {"choices": ["a", "b", "c", "d"], "answer": 2, "correct_answer": None, "error_type": "ok"}
+
+    def read(error: str, corrected: str | None):
+        found = READERS["mmlu_redux"]({**row, "error_type": error, "correct_answer": corrected})
+        return found["choices"], found["right"]
+
+    assert read("ok", None) == (["a", "b", "c", "d"], "C")
+    assert read("bad_question_clarity", "1")[1] == "C"
+    assert read("wrong_groundtruth", "1")[1] == "B"
+    assert read("wrong_groundtruth", "D")[1] == "D"
+    assert read("no_correct_answer", "e") == (["a", "b", "e", "d"], "C")
+    assert read("multiple_correct_answers", "(0 and 3)")[1] == ["A", "D"]
+    with pytest.raises(ValueError):
+        read("wrong_groundtruth", "none of them")
+
+
+def test_a_definition_is_like_another_with_some_rows(tmp_path: Path):
+    own = tmp_path / "own.yaml"
+    own.write_text("like: musr\nwhere: {part: [team_allocation]}\nrows: 250\n")
+    definition = read_definition(str(own))
+    assert (definition.name, definition.server, definition.rows) == ("own", "mcqa", 250)
+    rows = make_rows("musr", list_parts(definition))
+    tasks = [*make_tasks(definition, rows)]
+    assert {task["category"] for task in tasks} == {"team_allocation"}
+    own.write_text("like: musr\nwhere: {month: {from: '2024-08', before: '2025-03'}}\nrows: 2\n")
+    dated = [{**row, "month": f"2025-0{number % 9 + 1}"} for number, row in enumerate(rows)]
+    assert len([*make_tasks(read_definition(str(own)), dated)]) == 6
+    with pytest.raises(ConfigError, match="row 1: has no column 'month'"):
+        list(make_tasks(read_definition(str(own)), rows))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("like: own", "no benchmark is called own"),
+        ("like: gsm9k", "no benchmark is called gsm9k; did you mean 'gsm8k'"),
+        ("like: musr\nreader: olympiadbench", "there is no 'olympiadbench'"),
+        ("like: musr\nmapping: {prompt: {file: none.txt}}", "none.txt: cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_a_definition(text: str, message: str, tmp_path: Path):
+    own = tmp_path / "own.yaml"
+    own.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        list(make_tasks(read_definition(str(own)), [{}]))
+    assert message in str(caught.value).replace(" (", "; ").replace("?)", "")
