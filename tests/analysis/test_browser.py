@@ -302,3 +302,38 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ok: ") == 9
+
+
+@pytest.fixture
+def trails(tmp_path: Path) -> Path:
+    """Three rollouts that differ from their fifth turn on, and one of another run."""
+    same = [use("bash", "app.py", at, command=f"ls {at}") for at in range(4)]
+    seen = use("bash", "ok", 4, command="sed -n 1,40p src/app.py")
+    failed = use("bash", "Error: no such file: src/ap.py", 4, command="cat src/ap.py")
+    tested = use("bash", "1 failed", 5, command="pytest")
+    again = use("bash", "2 passed", 6, command="pytest -k fixed")
+    endings = [
+        ([seen, use("bash", "2 passed", 5, command="pytest"), [say("It is fixed.")]], 1.0),
+        ([failed, tested, [say("I give up.")]], 0.0),
+        ([seen, tested, again, [say("It works now.")]], 1.0),
+    ]
+    lines = []
+    for index, (ending, reward) in enumerate(endings):
+        turns = [*same, *ending]
+        made = {**agentic_line(1, turns), "_ng_rollout_index": index, "reward": reward}
+        made["rollout"] |= {"rollout_index": index, "num_turns": len(turns)}
+        lines.append(made)
+    write_jsonl(tmp_path / "one.jsonl", lines)
+    other = {**lines[1], "_ng_rollout_index": 0}
+    other["rollout"] = {**lines[1]["rollout"], "rollout_index": 0}
+    write_jsonl(tmp_path / "two.jsonl", [other])
+    return tmp_path
+
+
+def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:
+    script = ROOT / "tests/browser/trails.mjs"
+    with view(trails) as url:
+        command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 4

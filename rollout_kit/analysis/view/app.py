@@ -206,6 +206,7 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/inside": lambda request: reader.inside(
             _number(request, "id"), _text(request, "text")
         ),
+        "/api/trails": lambda request: reader.trails(_text(request, "ids")),
         "/api/group": lambda request: reader.group(_number(request, "id")),
         "/api/find": lambda request: viewer.find(_text(request, "file"), _key(request)),
         "/api/neighbours": lambda request: viewer.neighbours(

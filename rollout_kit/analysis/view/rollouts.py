@@ -20,6 +20,7 @@ from ..export.conversation import digest, said_by
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import RecentLines, describe_steps, find_inside
+from .side_by_side import MAX_COLUMNS, put_side_by_side
 from .unfinished import describe_unfinished
 
 MAX_WHOLE = 2 << 20
@@ -203,6 +204,14 @@ class Reader:
             "members": members,
             "num_members": len(places),
         }
+
+    def trails(self, named: str) -> JsonObject:
+        """The turns of several rows next to each other; `named` are their ids."""
+        try:
+            ids = [int(each) for each in named.split(",")][:MAX_COLUMNS]
+        except ValueError:
+            raise ConfigError(f"ids={named!r:.80}: give numbers, with commas") from None
+        return put_side_by_side([self._line(each) for each in ids])
 
     def _member(self, number: int, part: Part, row: int) -> JsonObject:
         columns, output = part.index.columns, self._dataset.output_of(number)

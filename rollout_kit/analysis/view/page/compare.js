@@ -60,7 +60,7 @@ function Found({ found, place }) {
             <td><span class=${`reward ${rewardClass(flip.second)}`}>${number(flip.second)}</span></td>
             <td>${["first", "second"].map(
               (name, side) => html`<button onClick=${() => openRow(place, flip.rows[side][0], "group")}>${name} answers</button> `,
-            )}</td>
+            )}<button onClick=${() => go({ ...place, view: "pair", pair: `${flip.rows[0][0]},${flip.rows[1][0]}` })}>side by side</button></td>
           </tr>`,
         )}
       </tbody>

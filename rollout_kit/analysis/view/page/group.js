@@ -1,13 +1,14 @@
 // All rollouts of a task side by side: equal answers merged, two of them compared word by word.
 
 import { html, useMemo, useState } from "./vendor/preact-htm.js";
-import { useAnswer } from "./api.js";
+import { isReport, useAnswer } from "./api.js";
 import { cell, count, number, rewardClass } from "./format.js";
 import { textOf } from "./items.js";
 import { Text } from "./texts.js";
 import { useKeys } from "./keys.js";
 import { go, queryOf, rolloutPlace } from "./place.js";
 import { useRollout } from "./rollout.js";
+import { Trails } from "./trails.js";
 
 export function GroupView({ place, state, version }) {
   const { rollout, error: missing } = useRollout(place, state);
@@ -39,6 +40,7 @@ export function GroupView({ place, state, version }) {
     <details open><summary>Asked</summary><${Text} text=${promptOf(group.members)} /></details>
     <p class="note">Mark two answers to compare them.</p>
     ${pair.length === 2 && html`<${Difference} one=${pair[0]} other=${pair[1]} />`}
+    ${!isReport && hasTurns(group.members) && html`<${Trails} key=${chosen.join()} members=${columnsOf(group, pair, merged)} names=${columnsOf(group, pair, merged).map(nameOf)} place=${place} version=${version} group=${group.members} />`}
     <div class="members">
       ${merged.map(
         (each) => html`<article class="member">
@@ -68,6 +70,16 @@ export function GroupView({ place, state, version }) {
       )}
     </div>
   </main>`;
+}
+
+/** Whether the members do more than answer once. */
+function hasTurns(members) {
+  return members.some((each) => (each.num_turns ?? 0) > 1);
+}
+
+/** The two that are marked, or else one of each answer. */
+function columnsOf(group, pair, merged) {
+  return (pair.length === 2 ? pair : merged).map((each) => ({ ...each.first, file: group.file }));
 }
 
 function open(place, group, member) {

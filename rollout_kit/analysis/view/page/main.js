@@ -10,6 +10,7 @@ import { PlotsView } from "./plots.js";
 import { RolloutView } from "./rollout.js";
 import { TableView } from "./table.js";
 import { switchTheme } from "./theme.js";
+import { PairView } from "./trails.js";
 
 const POLL_MS = 1000;
 
@@ -56,7 +57,7 @@ function Page() {
       event.preventDefault();
     } else if (event.key === "?") setHelp((each) => !each);
   });
-  const View = { plots: PlotsView, compare: CompareView, rollout: RolloutView, group: GroupView }[place.view] ?? TableView;
+  const View = { plots: PlotsView, compare: CompareView, rollout: RolloutView, group: GroupView, pair: PairView }[place.view] ?? TableView;
   return html`<header class="top">
       <nav aria-label="views">
         ${Object.entries(VIEWS)

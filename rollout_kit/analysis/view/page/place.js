@@ -16,6 +16,7 @@ const NAMES = [
   "second",
   "by",
   "column",
+  "pair",
   "turn",
 ];
 
