@@ -19,6 +19,7 @@ from ...types import Attempt, Failure, JsonObject, Key, Say
 from ..run import Ending, Run
 from ..schedule import Running
 from ..slot import Slot
+from .flight import describe_flight
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 
@@ -127,6 +128,13 @@ class Control:
                 " nothing was changed"
             )
         return found
+
+    def watch(self, name: str) -> list[JsonObject]:
+        """The turns so far of a rollout in flight; ConfigError if it is not in flight."""
+        key = self._find("watch", name)[0]
+        slots = self._run.schedule.slots.values()
+        slot = next((each for each in slots if each.attempt and each.attempt.key == key), None)
+        return describe_flight(slot.turns) if slot is not None else []
 
     def _check_state(self, asked: JsonObject) -> None:
         """While a run stops, only what it waits for can be changed."""

@@ -11,9 +11,10 @@ import msgspec
 from ...errors import ConfigError
 from .snapshot import KnobChange, State
 
-LIVE, HISTORY, STEER = "/api/live", "/api/history", "/api/steer"
-"""Routes. LIVE gives a `LiveList`, and HISTORY with `?run=` the history of a run. STEER takes a
-`SteerRequest` and gives a `SteerReply`, like a socket."""
+LIVE, HISTORY, STEER, TURNS = "/api/live", "/api/history", "/api/steer", "/api/turns"
+"""Routes. LIVE gives a `LiveList`, HISTORY with `?run=` the history of a run, TURNS with `?run=`
+and `&rollout=` the turns of a rollout in flight. STEER takes a `SteerRequest` and gives a
+`SteerReply`, like a socket."""
 
 MAX_REQUEST = 1 << 20
 """Bytes of a request."""
@@ -33,6 +34,8 @@ class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
     history: bool = False
     """Whether the reply has the history."""
+    watch: str = ""
+    """A rollout in flight, as `+only=…` takes it, whose turns so far the reply has."""
     sender: str = msgspec.field(default="", name="from")
     """The program that asks, as the changes name it."""
 
@@ -46,6 +49,8 @@ class SteerReply(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     history: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """Past snapshots, in the columns of the watcher's HISTORY, if asked for."""
+    turns: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    """The turns of the rollout that is watched."""
     snapshot: msgspec.Raw
 
 

@@ -12,7 +12,7 @@ from ...analysis.pages.site import build_site, refusing
 from ...serving.sockets import bind_page, url_of
 from ...serving.transport.app import served
 from ...types import Say
-from .schema import HISTORY, LIVE, STEER, Collections, SteerRequest, encode, read_request
+from .schema import HISTORY, LIVE, STEER, TURNS, Collections, SteerRequest, encode, read_request
 
 PAGE = Path(__file__).parent / "page"
 
@@ -27,6 +27,11 @@ def routes_of(collections: Collections, sender: str = "") -> list[Route]:
         run = request.query_params.get("run", "")
         return encode((await collections.ask(SteerRequest(run=run, history=True))).history)
 
+    async def turns(request: Request) -> bytes:
+        given = request.query_params
+        asked = SteerRequest(run=given.get("run", ""), watch=given.get("rollout", ""))
+        return encode((await collections.ask(asked)).turns)
+
     async def steer(request: Request) -> bytes:
         asked = read_request(await request.body())
         return encode(await collections.ask(replace(asked, sender=asked.sender or sender)))
@@ -34,6 +39,7 @@ def routes_of(collections: Collections, sender: str = "") -> list[Route]:
     return [
         Route(LIVE, refusing(live)),
         Route(HISTORY, refusing(history)),
+        Route(TURNS, refusing(turns)),
         Route(STEER, refusing(steer), methods=["POST"]),
     ]
 

@@ -219,6 +219,8 @@ class Waiting:
     agent: str = shown("Its agent.")
     seconds: float = shown("Seconds since it began.")
     stage: str = shown("What it waits for.")
+    turns: int = shown("Model calls that its agent has reported.")
+    last: str = shown("The last of them: its tools, or what the model said.")
 
 
 @declared

@@ -23,6 +23,7 @@ from ..pacing.bottleneck import Bottleneck
 from ..pacing.limiter import Adaptive, Limiter
 from ..run import Run
 from .control import Control, state_of
+from .flight import name_last
 from .snapshot import (
     Cost,
     Ended,
@@ -308,7 +309,14 @@ def _slowest(run: Run) -> Iterable[Waiting]:
     for slot in islice(run.schedule.slots.values(), NUM_SLOWEST):
         if slot.attempt is not None:
             key = slot.attempt.key
-            yield Waiting(name_of(key), key.agent, round(now - slot.began, 3), slot.place.stage)
+            yield Waiting(
+                name_of(key),
+                key.agent,
+                round(now - slot.began, 3),
+                slot.place.stage,
+                len(slot.turns),
+                name_last(slot.turns),
+            )
 
 
 def _describe_end(outcome: Outcome) -> Ended | None:

@@ -1,6 +1,7 @@
 // The tables of the page. All text is shown as text.
 
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useState } from "./vendor/preact-htm.js";
+import { get } from "./ask.js";
 import { count, dollars, number, rewardClass, seconds } from "./format.js";
 import { spell, steer, Sure } from "./steering.js";
 
@@ -15,17 +16,43 @@ function Table({ name, columns, rows, empty }) {
 
 export function Slowest({ now }) {
   const [problem, setProblem] = useState("");
+  const [watched, setWatched] = useState("");
   const ask = (request) => steer(now, request).then(() => setProblem(""), (error) => setProblem(error.message));
   const rows = now.slowest.map(
-    (each) => html`<tr key=${each.rollout}><td><code>${each.rollout}</code></td><td>${seconds(each.seconds)}</td>
+    (each) => html`<tr key=${each.rollout}><td><button class="quiet" aria-expanded=${watched === each.rollout} onClick=${() => setWatched(watched === each.rollout ? "" : each.rollout)}><code>${each.rollout}</code></button></td><td>${seconds(each.seconds)}</td>
       <td><${Sure} text="cancel" label=${`cancel ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout] })} />
         <${Sure} text="again" label=${`start ${each.rollout} again`} onSure=${() => ask({ requeue: [each.rollout] })} />
         <${Sure} text="drop" label=${`drop ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout], drop: true })} /></td>
-      <td class="long">${each.stage}</td></tr>`,
+      <td>${number(each.turns)}</td><td class="long">${each.last}</td><td class="long">${each.stage}</td></tr>
+      ${watched === each.rollout && html`<tr key=${`${each.rollout} turns`}><td colspan="6"><${Turns} run=${now.run_id} rollout=${each.rollout} /></td></tr>`}`,
   );
-  return html`<div><${Table} name="Longest in flight" columns=${["rollout", "since", "steer", "waits for"]} rows=${rows} empty="Nothing is in flight." />
+  return html`<div><${Table} name="Longest in flight" columns=${["rollout", "since", "steer", "turns", "last turn", "waits for"]} rows=${rows} empty="Nothing is in flight." />
     ${problem && html`<p class="error" role="alert">${problem}</p>`}
     <p class="note">${Object.entries(now.stages).map(([stage, size]) => `${number(size)} × ${stage}`).join(" · ")}</p></div>`;
+}
+
+/** The turns of a rollout in flight, which grow. */
+function Turns({ run, rollout }) {
+  const [turns, setTurns] = useState([]);
+  const [end, setEnd] = useState("");
+  useEffect(() => {
+    let timer;
+    const ask = async () => {
+      try {
+        setTurns(await get(`/api/turns?${new URLSearchParams({ run, rollout })}`));
+        timer = setTimeout(ask, 1000);
+      } catch (error) {
+        setEnd(error.message);
+      }
+    };
+    ask();
+    return () => clearTimeout(timer);
+  }, [run, rollout]);
+  return html`<ol class="turns-so-far" aria-label="turns so far">${turns.map(
+      (turn) => html`<li key=${turn.number} value=${turn.number}>${turn.tools.map((tool) => html`<b>${tool.name}</b> <code>${tool.argument}</code> `)}${turn.says}
+        ${turn.tokens !== null && html` <span class="note">${number(turn.tokens)} tok</span>`}</li>`,
+    )}</ol>
+    ${end ? html`<p class="note">${end}</p>` : turns.length === 0 && html`<p class="note">No turn has been reported yet.</p>`}`;
 }
 
 export function Tail({ tail }) {

@@ -1,0 +1,85 @@
+"""The turns of a rollout that is in flight, on the live page of its run."""
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from endpoint import endpoint
+from kill_counts import TURNS, count_command
+from support import HANG_S
+from workplace import ROOT, said_until
+
+from rollout_kit.collecting.live.flight import describe_flight, name_last
+from rollout_kit.responses import function_call_item, make_response, message_item
+
+MODEL = """
+policy_model:
+  responses_api_models:
+    openai_model:
+      {{openai_base_url: "{url}", openai_api_key: k, openai_model: m, upstream_api: responses}}
+"""
+
+
+def add(body: dict[str, Any]) -> tuple[int, Any]:
+    done = sum(item.get("type") == "function_call" for item in body["input"])
+    used = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+    if done == TURNS - 1:
+        return 200, make_response("m", [message_item(str(TURNS))], used)
+    call = function_call_item("add", json.dumps({"a": done, "b": 1}), f"c{done}")
+    return 200, make_response("m", [call], used)
+
+
+def test_the_turns_so_far_are_described() -> None:
+    call = function_call_item("bash", '{"command": "ls -l"}', "c")
+    turns = [
+        {"response": make_response("m", [message_item("I look."), call], {"total_tokens": 9})},
+        {"response": make_response("m", [message_item("Done.")], None)},
+        {"waits": True},
+    ]
+    first, second, third = describe_flight(turns)
+    assert first["number"] == 1 and first["says"] == "I look." and first["tokens"] == 9
+    assert first["tools"] == [{"name": "bash", "argument": "ls -l"}]
+    assert (second["says"], second["tools"]) == ("Done.", [])
+    assert third["says"] == "" and name_last(turns[:1]) == "bash ls -l"
+    assert name_last(turns[:2]) == "Done." and name_last([]) == ""
+    assert [each["number"] for each in describe_flight([turns[1]] * 500)][::199] == [301, 500]
+
+
+def test_a_rollout_in_flight_is_watched(tmp_path: Path) -> None:
+    with endpoint(add, delay_s=0.3) as point:
+        point.num_answered = 3 * (TURNS - 2)
+        (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
+        command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true")
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            said = said_until(process, "Live page: ")
+            url = said.rpartition("Live page: ")[2].split()[0].rstrip("/")
+            waiting = wait_for_turns(url)
+            run = ask(f"{url}/api/live")["collections"][0]["run_id"]
+            turns = ask(f"{url}/api/turns?run={run}&rollout={waiting['rollout']}")
+            point.num_answered = 1e9
+            process.communicate(timeout=HANG_S)
+            assert process.returncode == 0
+    assert "add" in waiting["last"]
+    assert [turn["number"] for turn in turns] == list(range(1, len(turns) + 1))
+    assert turns[1]["tools"] == [{"name": "add", "argument": "1"}]
+
+
+def wait_for_turns(url: str) -> dict[str, Any]:
+    give_up = time.monotonic() + HANG_S
+    while time.monotonic() < give_up:
+        for each in ask(f"{url}/api/live")["collections"][0]["slowest"]:
+            if each["turns"] >= 3:
+                return each
+        time.sleep(0.05)
+    raise AssertionError("no turn was reported")
+
+
+def ask(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=HANG_S) as reply:
+        return json.load(reply)
