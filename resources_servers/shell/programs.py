@@ -15,6 +15,9 @@ from rollout_kit.serving.sandbox.session.doorway import OUTSIDE, leading_to
 
 from .rows import Files
 
+MAX_RATIO = 8
+"""Files of more than so many times the bytes of a packed text are not packed at all."""
+
 
 class ProgramRequest(BaseModel):
     """`host` and `port` are all of the network that the program reaches. Texts of `environment` and
@@ -73,7 +76,10 @@ async def run_program(session: ShellSession, asked: ProgramRequest) -> JsonObjec
 
 async def pack_files(session: ShellSession, asked: PackRequest) -> JsonObject:
     """All that differs from what the session was made from, as text; empty if it is too large."""
-    file, _ = await session.pack_changes(whole=True)
+    try:
+        file, _ = await session.pack_changes(whole=True, most=MAX_RATIO * asked.max_bytes)
+    except SessionRefused:
+        return {"files_packed": ""}
     try:
         data = await asyncio.to_thread(_read_packed, file, asked.max_bytes)
     finally:

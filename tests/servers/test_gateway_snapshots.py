@@ -13,8 +13,6 @@ from rollout_kit.types import JsonObject
 
 USER = {"role": "user", "content": "and then?"}
 
-MODEL_ITEMS = ("message", "reasoning", "function_call")
-
 
 def say(params: JsonObject) -> list[JsonObject]:
     return [message_item(f"reply to {len(params['input'])} items")]

@@ -76,12 +76,16 @@ def _walk(place: str, layer: str) -> Iterator[str]:
                 yield from walk_start(START + path)
 
 
-def pack(found: ChangedPaths, rules: Rules, given: int, out: BinaryIO) -> None:
-    """Write into `given` what is there; then say what is `removed` and `dropped`."""
+def pack(found: ChangedPaths, rules: Rules, given: int, out: BinaryIO, most: int) -> None:
+    """Write into `given` what is there; then say what is `removed` and `dropped`. ValueError if the
+    files have more than `most` bytes."""
     dropped = [path for path, was in found.paths if rules.drop(path, was, found.programs)]
     hidden = set(dropped)
     kept = [(path, was) for path, was in found.paths if path not in hidden]
     removed = [path for path, was in kept if was and not os.path.lexists(path)]
+    sizes = (os.lstat(path).st_size for path, _ in kept if os.path.isfile(path))
+    if sum(sizes) > most:
+        raise ValueError(f"the changed files have more than {most} bytes")
     with (
         open(given, "wb", closefd=False) as file,
         tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive,

@@ -340,16 +340,17 @@ class ShellSession:
 
     async def pack(self, paths: Sequence[str]) -> int:
         """A descriptor of a tar file with `paths`, which the caller closes."""
-        return (await self._pack("pack", {"paths": list(paths)}))[0]
+        return (await self._pack("pack", paths=list(paths)))[0]
 
     async def pack_changes(
-        self, rules: Rules = Rules(), *, whole: bool = False
+        self, rules: Rules = Rules(), *, whole: bool = False, most: int = 1 << 40
     ) -> tuple[int, JsonObject]:
         """A descriptor of a tar file with all that differs from the start, which the caller closes;
-        `whole`: and the start. Also what is `removed` since, and what the rules have `dropped`."""
-        return await self._pack("changes", {"rules": list(map(list, rules)), "whole": whole})
+        `whole`: and the start. Also what is `removed` since, and what the rules have `dropped`.
+        SessionRefused if the files have more than `most` bytes."""
+        return await self._pack("changes", rules=[*map(list, rules)], whole=whole, most=most)
 
-    async def _pack(self, function: str, arguments: JsonObject) -> tuple[int, JsonObject]:
+    async def _pack(self, function: str, **arguments: Any) -> tuple[int, JsonObject]:
         file = os.memfd_create("files", os.MFD_CLOEXEC)
         try:
             found, _ = await self.call(function, file, **arguments, user="")
@@ -364,8 +365,7 @@ class ShellSession:
     ) -> None:
         """Write the files of a tar file, in place of those below `replaced`. `whole`: what is in
         their way goes, and of `pack_changes` also what was removed."""
-        given = {"replaced": list(replaced), "to": to, "whole": whole}
-        await self.call("unpack", file, **given, user="")
+        await self.call("unpack", file, replaced=[*replaced], to=to, whole=whole, user="")
 
     async def patch(self, only: str = "/", most: int = 1 << 20) -> str:
         """The difference to the start, as Git writes it."""

@@ -271,7 +271,8 @@ class FirstProcess:
                 with suppress(OSError):
                     os.chdir(request["cwd"])
                 if found is not None:
-                    changes.pack(found, changes.Rules(*request["rules"]), 4, out)
+                    rules = changes.Rules(*request["rules"])
+                    changes.pack(found, rules, 4, out, request["most"])
                 else:
                     files.CALLS[request["function"]](request, 4, out)
             except (OSError, ValueError, RecursionError, MemoryError) as error:
