@@ -126,7 +126,7 @@ def test_a_curriculum_unlocks_what_is_harder(bench: Bench) -> None:
     bench.model = ScriptedModel(asked)
     policy = {"name": "curriculum", "by": "level", "rate": 0.9}
     seen = collect(bench, 65, policy, rows)
-    assert {epoch for said, epoch in seen if said.startswith("2")} == {5}
+    assert min(epoch for said, epoch in seen if said.startswith("2")) >= 5
     assert [said[0] for said, _ in seen[:50]] == ["1"] * 50
 
 
