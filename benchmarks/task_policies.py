@@ -1,15 +1,23 @@
-"""How many groups teach something, if tasks that taught nothing are left out for some epochs.
+"""How many groups teach something, by the policy that chooses the tasks of an epoch.
 
 python benchmarks/task_policies.py: 10,000 tasks, groups of 8, and as many groups as 10 epochs have.
-A task's chance of success is drawn. The policy stays as it is, or learns: each epoch adds to the
-log-odds of every task.
+A task's chance of success is drawn. The model stays as it is, or learns: as many groups as an epoch
+has add to the log-odds of every task.
 """
 
 import math
 import random
 from collections.abc import Callable
 
-from rollout_kit.rl.producing.revisits import next_epoch
+from rollout_kit.rl.task_policies import (
+    Band,
+    KnownGroup,
+    Later,
+    TaskPolicy,
+    Thompson,
+    Ucb,
+    Uniform,
+)
 
 TASKS, MEMBERS, EPOCHS = 10_000, 8, 10
 
@@ -34,21 +42,26 @@ def improve(chance: float, gained: float) -> float:
     return 1 / (1 + math.exp(-(math.log(chance / (1 - chance)) + gained)))
 
 
-def count_informative(draw: Callable[[random.Random], float], learns: float, *, skips: bool) -> int:
+POLICIES: tuple[TaskPolicy, ...] = (Uniform(), Later(), Band(), Thompson(), Ucb())
+
+
+def count_informative(
+    draw: Callable[[random.Random], float], learns: float, policy: TaskPolicy, *, seed: int = 0
+) -> int:
     """Groups whose rewards differ, of as many as there are in EPOCHS epochs of all tasks."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
     chances = [draw(rng) for _ in range(TASKS)]
-    known: list[list[tuple[int, bool]]] = [[] for _ in chances]
+    known: list[list[KnownGroup]] = [[] for _ in chances]
     left, found, epoch = TASKS * EPOCHS, 0, 0
     while left:
         gained = learns * (TASKS * EPOCHS - left) / TASKS
         for task, chance in enumerate(chances):
-            if skips and next_epoch(known[task]) > epoch:
+            if not policy.wants(f"{task}", epoch, known[task]):
                 continue
             now = improve(chance, gained)
             right = sum(rng.random() < now for _ in range(MEMBERS))
             is_informative = 0 < right < MEMBERS
-            known[task].append((epoch, is_informative))
+            known[task].append(KnownGroup(epoch, MEMBERS, right, is_informative))
             found, left = found + is_informative, left - 1
             if not left:
                 break
@@ -57,14 +70,15 @@ def count_informative(draw: Callable[[random.Random], float], learns: float, *, 
 
 
 def main() -> None:
-    print("| chances of success | policy | all tasks | `revisit=later` | ratio |")
-    print("|---|---|---|---|---|")
+    names = [str(getattr(each, "name", "")) for each in POLICIES]
+    print(f"| chances of success | model | {' | '.join(names)} |")
+    print("|---|---" + "|---" * len(names) + "|")
     per = 1000 / (TASKS * EPOCHS * MEMBERS)
     for name, draw in DISTRIBUTIONS.items():
-        for policy, learns in (("stays", 0.0), ("learns", LEARNS)):
-            one, other = (count_informative(draw, learns, skips=each) for each in (False, True))
-            rates = f"{one * per:.1f} | {other * per:.1f} | {other / one:.2f}"
-            print(f"| {name} | {policy} | {rates} |")
+        for model, learns in (("stays", 0.0), ("learns", LEARNS)):
+            found = [count_informative(draw, learns, policy) for policy in POLICIES]
+            cells = [f"{each * per:.1f} ({each / found[0]:.2f} ×)" for each in found]
+            print(f"| {name} | {model} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
-The lesson is `sums`, or `shell`: the model in the hands of a harness. Model server, collector,
+The lesson is `sums`, `shell`: the model in the hands of a harness, or `mix`: three environments,
+with evaluations on the way. Model server, collector,
 buffer and trainer are separate processes; one that ends too early is started again and continues.
 With `--kill` this script itself kills them, and checks at the end that no group was lost or trained
 on twice. Interrupted, the same command continues.
@@ -18,10 +19,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "examples/grpo"
@@ -42,6 +45,8 @@ class Lesson:
     most_tokens: int
     title: str
     axis: str
+    is_mix: bool = False
+    """Whether the tasks are a mix, which the collector evaluates on the way."""
 
 
 LESSONS = {
@@ -71,7 +76,24 @@ LESSONS = {
         title="GRPO through a harness in a shell: one of eight commands",
         axis="share of files that are right",
     ),
+    "mix": Lesson(
+        agent="",
+        config="mix.yaml",
+        tasks="mix_tasks.py",
+        groups=30,
+        members=8,
+        steps=90,
+        num_tests=192,
+        rate=1e-3,
+        most_tokens=96,
+        title="GRPO on three environments at once",
+        axis="share of tasks that are solved",
+        is_mix=True,
+    ),
 }
+
+EVAL_EVERY = 10
+"""Steps from one evaluation of a mix to the next."""
 
 KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.8: "collector"}
 """Share of the steps after which a process is killed."""
@@ -138,21 +160,31 @@ def main() -> None:
     with ExitStack() as stack:
         servers = stack.enter_context(kept("servers", serve(lesson, folder, head), folder))
         wait_for(head, servers)
-        before = evaluate(lesson, folder, head, "before")
-        print(f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each")
+        before = after = 0.0
+        if not lesson.is_mix:
+            before = evaluate(lesson, folder, head, "before")
+            print(
+                f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each"
+            )
         others = [
             stack.enter_context(kept("buffer", serve_buffer(lesson, folder, buffer), folder)),
             stack.enter_context(kept("collector", collect(lesson, folder, head, buffer), folder)),
         ]
         trainer = stack.enter_context(kept("trainer", train(args, folder, head, buffer), folder))
         follow(trainer, [servers, *others], folder, args)
+        if lesson.is_mix:
+            wait_for_evaluation(args.steps // EVAL_EVERY * EVAL_EVERY, others[1], folder)
         for one in reversed(others):
             one.stop()
-        after = evaluate(lesson, folder, head, "after")
-    print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
+        if not lesson.is_mix:
+            after = evaluate(lesson, folder, head, "after")
+    if lesson.is_mix:
+        show_mix(folder)
+    else:
+        print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
         check(lesson, folder)
-    draw(lesson, folder, before, after)
+    draw(lesson, folder, [(0, before), (args.steps, after)])
     run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
     print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
 
@@ -178,9 +210,14 @@ def serve(lesson: Lesson, folder: Path, head: str) -> list[str]:
 
 
 def collect(lesson: Lesson, folder: Path, head: str, buffer: str) -> list[str]:
+    tasks = [f"+agent_name={lesson.agent}", f"+input_jsonl_fpath={folder / 'train.jsonl'}"]
+    if lesson.is_mix:
+        tasks = [f"+mix={folder}/mix.yaml", f"+eval={folder}/eval.yaml"]
+        tasks.append(f"+eval_every={EVAL_EVERY}")
     return [
         command("ng_collect_rollouts"),
-        *build_words(lesson, folder / "train.jsonl", folder / "rollouts.jsonl", head),
+        *tasks,
+        *build_words(lesson, folder / "rollouts.jsonl", head),
         f"+num_repeats={lesson.members}",
         "+epochs=null",
         f"+buffer={buffer}",
@@ -203,11 +240,9 @@ def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> lis
     return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
 
 
-def build_words(lesson: Lesson, tasks: Path, output: Path, head: str) -> list[str]:
+def build_words(lesson: Lesson, output: Path, head: str) -> list[str]:
     """What every collection of this example is asked."""
     return [
-        f"+agent_name={lesson.agent}",
-        f"+input_jsonl_fpath={tasks}",
         f"+output_jsonl_fpath={output}",
         f"+head_server.port={head.rpartition(':')[2]}",
         "+responses_create_params.temperature=1",
@@ -219,7 +254,8 @@ def build_words(lesson: Lesson, tasks: Path, output: Path, head: str) -> list[st
 def evaluate(lesson: Lesson, folder: Path, head: str, name: str) -> float:
     """The mean reward of the present weights on the test tasks, each made four times."""
     output = folder / f"{name}.jsonl"
-    asked = build_words(lesson, folder / "test.jsonl", output, head)
+    asked = [f"+agent_name={lesson.agent}", f"+input_jsonl_fpath={folder / 'test.jsonl'}"]
+    asked += build_words(lesson, output, head)
     run_command("ng_collect_rollouts", *asked, "+num_repeats=4")
     metrics = json.loads((folder / f"{name}_aggregate_metrics.json").read_text())
     return float(metrics["reward"])
@@ -270,7 +306,34 @@ def check(lesson: Lesson, folder: Path) -> None:
     print(f"killed and continued: {len(steps)} steps, {len(keys):,} groups, each of them once")
 
 
-def draw(lesson: Lesson, folder: Path, before: float, after: float) -> None:
+def wait_for_evaluation(version: int, collector: Kept, folder: Path) -> None:
+    """Wait until the last version is evaluated, or the collector has ended."""
+    while collector.process.poll() is None:
+        if any(each["version"] == version for each in read_evaluations(folder)[-1:]):
+            return
+        time.sleep(LOOK_S)
+
+
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "rollouts.d/evaluations.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def show_mix(folder: Path) -> None:
+    """The shares of the environments, and the last evaluation of each set."""
+    for line in {each["set"]: each for each in read_evaluations(folder)}.values():
+        said = f"{line['set']}: {line['reward']:.3f} at version {line['version']}"
+        if "gain_low" in line:
+            said += f", {line['gain']:+.3f}, 95 % interval [{line['gain_low']:+.3f}"
+            said += f", {line['gain_high']:+.3f}]"
+        print(said)
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    sources = Counter(name for each in steps for name in each.get("sources", ()))
+    for name, number in sources.items():
+        print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
+
+
+def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
     """The curve of the rewards, as a picture."""
     import matplotlib
 
@@ -283,9 +346,13 @@ def draw(lesson: Lesson, folder: Path, before: float, after: float) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     axes.plot(range(1, len(rewards) + 1), rewards, color="#b9cdef", label="each training step")
     axes.plot(range(1, len(rewards) + 1), smooth, color="#2456a6", label="mean of 10 steps")
-    ends = [0, len(rewards)]
-    axes.plot(ends, [before, after], "o", color="#c8502e", label="tasks that were never seen")
-    for x, y in zip(ends, [before, after], strict=True):
+    if lesson.is_mix:
+        draw_evaluations(axes, folder)
+        tests = []
+    else:
+        xs, ys = zip(*tests, strict=True)
+        axes.plot(xs, ys, "o", color="#c8502e", label="tasks that were never seen")
+    for x, y in tests:
         axes.annotate(
             f"{y:.2f}",
             (x, y),
@@ -299,6 +366,18 @@ def draw(lesson: Lesson, folder: Path, before: float, after: float) -> None:
     axes.legend(loc="lower right")
     figure.tight_layout()
     figure.savefig(folder / "curve.png", dpi=120)
+
+
+def draw_evaluations(axes: Any, folder: Path) -> None:
+    """The curve of each set that was evaluated, with its interval."""
+    lines = read_evaluations(folder)
+    for name in dict.fromkeys(line["set"] for line in lines):
+        if not name.endswith("_greedy"):
+            of = [line for line in lines if line["set"] == name]
+            versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
+            spread = [[x["reward"] - x["reward_low"] for x in of]]
+            spread.append([x["reward_high"] - x["reward"] for x in of])
+            axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
 
 
 def wait_for(head: str, servers: Kept) -> None:

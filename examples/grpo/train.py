@@ -198,7 +198,9 @@ async def train(args: argparse.Namespace) -> None:
             figures |= measure_batch(records, version=step - 1)
             figures["time/step_s"] = time.perf_counter() - began
             trained = {group.key for group in groups}
-            state = {"trained": sorted(trained)}
+            state: dict[str, Any] = {"trained": sorted(trained)}
+            if sources := [s for group in groups if (s := group.rollouts[0].get("mix"))]:
+                state["sources"] = sources  # environments of a mix
             manager.save(model, optimizers, step, figures, state)
             log_step(args.folder, step, {**figures, **state})
             await buffer.ack(batch.lease)

@@ -105,7 +105,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     shard: str | Shard | None
     epochs: int | None
     longest_first: bool
-    revisit: Literal["always", "later"]
+    task_policy: str | JsonObject
     mix: Path | None
     eval: str | None
     eval_every: int

@@ -495,6 +495,7 @@ COMMANDS = {
 
 
 OLD_KEYS = {
+    "revisit": "write +task_policy=later for +revisit=later",
     "audit_seed": "leave it out, the draw is fixed",
     "canary_seed": "leave it out, the draw is fixed",
     "ray_worker_cpus": "leave it out, Ray reserves one CPU for each worker",

@@ -348,10 +348,10 @@ class ProducingConfig(CommandKeys):
         False,
         description="Begin with the tasks whose answers were longest in earlier epochs.",
     )
-    revisit: Literal["always", "later"] = Field(
-        "always",
-        description="later: leave out tasks whose last group had equal rewards, for 1, 3, 7, …"
-        " epochs.",
+    task_policy: str | JsonObject = Field(
+        "uniform",
+        description="Which tasks an epoch has, by their rewards: uniform, later, band, thompson,"
+        " ucb or curriculum, or an object with the name and its numbers.",
     )
     mix: Path | None = Field(
         None,
@@ -380,9 +380,9 @@ class ProducingConfig(CommandKeys):
         return self
 
     @model_validator(mode="after")
-    def _revisits_without_end(self) -> "ProducingConfig":
-        if self.revisit == "later" and self.epochs is not None and self.mix is None:
-            raise ValueError("revisit: an epoch would lack tasks in the end: add +epochs=null")
+    def _chooses_without_end(self) -> "ProducingConfig":
+        if self.task_policy != "uniform" and self.epochs is not None and self.mix is None:
+            raise ValueError("task_policy: an epoch would lack tasks in the end: add +epochs=null")
         return self
 
     @model_validator(mode="after")

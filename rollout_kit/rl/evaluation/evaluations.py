@@ -8,7 +8,8 @@ task.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ Z = 1.96
 """Half of a 95 % interval, in standard errors."""
 
 
+Ask = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Asks a buffer until it is reached."""
+
+
 class Evaluations:
     """For one run into one buffer. `take` receives the figures of each evaluation."""
 
@@ -45,9 +50,11 @@ class Evaluations:
         every: int,
         say: Say,
         take: Callable[[int, Mapping[str, float]], object],
+        ask: Ask,
     ) -> None:
-        self._buffer, self._run, self._every = buffer, run, every
+        self._buffer, self._run, self._every, self._ask = buffer, run, every, ask
         self._sets, self._say, self._take = asked.list_sets(), say, take
+        self._looking = asyncio.Lock()
         output = run.command.output_jsonl_fpath
         assert output is not None
         self._folder = Path(output).with_suffix(".d") / "evaluations"
@@ -59,7 +66,7 @@ class Evaluations:
 
     async def begin(self) -> None:
         """Have the buffer wait at the versions that are evaluated."""
-        await self._buffer.hold_every(self._every)
+        await self._ask(partial(self._buffer.hold_every, self._every))
 
     async def work(self) -> None:
         """Evaluate each version that is due, until cancelled."""
@@ -69,7 +76,11 @@ class Evaluations:
 
     async def look(self) -> None:
         """Evaluate the trainer's version, if it is due."""
-        stats = await self._buffer.stats()
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
+        stats = await self._ask(self._buffer.stats)
         if stats["hold_every"] != self._every:  # the buffer was started again
             await self.begin()
         version = stats["version"]
@@ -77,7 +88,7 @@ class Evaluations:
             return
         if not self._is_done(version):
             await self._evaluate(version)
-        await self._buffer.let_go(version, self.best)
+        await self._ask(partial(self._buffer.let_go, version, self.best))
 
     @property
     def best(self) -> int | None:

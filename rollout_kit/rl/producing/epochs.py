@@ -5,18 +5,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from ...analysis.metrics.tally import Tally
 from ...collecting.counts import Counts
 from ...collecting.run import Run
 from ...collecting.schedule import Later
 from ...collecting.sources import TaskSource
-from ...errors import number_of
+from ...errors import ConfigError, number_of
 from ...store.scope import Group, parse_scope
-from ...types import Attempt, Outcome, Rollout, Say
+from ...types import Attempt, JsonObject, Outcome, Rollout, Say
 from ..buffer.group import BufferedGroup, Settled
+from ..task_policies import NAMES, AnyPolicy, Uniform, read_policy
 from .lengths import TaskLengths
-from .revisits import Revisits
+from .task_choice import TaskChoice
 from .tickets import Tickets
+
+
+def find_policy(given: str | JsonObject) -> AnyPolicy:
+    """The policy that a command names; ConfigError if there is none."""
+    try:
+        return read_policy(given)
+    except ValidationError as error:
+        said = "; ".join(each["msg"] for each in error.errors())
+        what = f"there are {', '.join(NAMES)}"
+        raise ConfigError(f"task_policy: {given}: {said}; {what}") from None
 
 
 class EpochSource(TaskSource):
@@ -27,7 +40,8 @@ class EpochSource(TaskSource):
         self.wanted = replace(self.wanted, num_epochs=epochs)
         self.tickets = Tickets()
         self._lengths = TaskLengths() if self._command.longest_first else None
-        self.revisits = Revisits() if self._command.revisit == "later" else None
+        policy = find_policy(self._command.task_policy)
+        self.choice = None if isinstance(policy, Uniform) else TaskChoice(policy)
         self._each: Counts = Counts()
         """The plan of an epoch of which nothing is done."""
         self._done: Counter[int] = Counter()
@@ -61,14 +75,14 @@ class EpochSource(TaskSource):
     def add_earlier(self, rollout: Rollout) -> None:
         if self._lengths:
             self._lengths.take(rollout)
-        if self.revisits:
-            self.revisits.take(rollout)
+        if self.choice:
+            self.choice.take(rollout)
 
     def leave_out(self, attempts: Iterator[Attempt | Later]) -> Iterator[Attempt | Later]:
         """The attempts without those of tasks that are not wanted in their epoch."""
-        if self.revisits is None:
+        if self.choice is None:
             return attempts
-        return self.revisits.leave_out(attempts, lambda each: self.wanted.num_keys(each.task))
+        return self.choice.leave_out(attempts, lambda each: self.wanted.num_keys(each.task))
 
     def scale_of(self, group: Group) -> float:
         """What the rewards of a group are multiplied by for the trainer."""
@@ -98,10 +112,10 @@ class EpochSource(TaskSource):
 
     def report(self) -> str:
         """A line for the end of the run; empty if there is nothing to say."""
-        if self.revisits is None:
+        if self.choice is None:
             return ""
-        left = number_of(self.revisits.num_left_out, "group")
-        return f"Revisits: {left} left out, of tasks whose last rewards were all equal"
+        left = number_of(self.choice.num_left_out, "group")
+        return f"Task policy {self.choice.policy.name}: {left} left out"
 
     def num_missing(self, tally: Tally) -> int:
         return 0 if self.tickets.is_over or self.is_open_ended else super().num_missing(tally)

@@ -189,7 +189,7 @@ class Producer:
             return None
         asked, every = read_evaluation(command.eval), command.eval_every
         take = self._gauges.take_evaluation
-        return Evaluations(self._buffer, self._run, asked, every, self._say, take)
+        return Evaluations(self._buffer, self._run, asked, every, self._say, take, self._ask)
 
     async def _reserve(self) -> None:
         while True:
