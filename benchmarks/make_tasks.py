@@ -1,0 +1,84 @@
+"""How many tasks ng_make_tasks makes of thirty packages: `python -m benchmarks.make_tasks FOLDER`.
+
+Prints a line for each package: tests, tasks, and the time without downloads and installation of
+packages. `--audit` runs every solution and an empty agent afterwards, and the scripted policy.
+"""
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rollout_kit.authoring.make_tasks import making
+from rollout_kit.config.keys import MakeTasksConfig
+from rollout_kit.errors import ConfigError
+
+PACKAGES = (
+    *("toolz", "more-itertools", "sortedcontainers", "boltons", "inflection", "humanize"),
+    *("tabulate", "wcwidth", "xmltodict", "parse", "jmespath", "jsonpointer", "jsonpatch"),
+    *("mistune", "tinydb", "cachetools", "semver", "natsort", "bidict", "funcy", "voluptuous"),
+    *("schema", "itsdangerous", "blinker", "python-slugify", "idna", "tomli", "pyrsistent"),
+    *("sqlparse", "glom", "docopt", "textdistance", "iniconfig", "packaging", "pluggy"),
+    *("markdown", "marshmallow", "arrow", "dictdiffer", "networkx"),
+)
+"""More than thirty: some releases come without tests, and some suites take too long."""
+
+MADE = re.compile(r"(\d+) tests? in ([\d.]+) s")
+
+
+class Times:
+    """What a package says of itself, with the time of each line."""
+
+    def __init__(self) -> None:
+        self.tests, self.suite_s, self.began = 0, 0.0, 0.0
+
+    def say(self, text: str, **_: Any) -> None:
+        if found := MADE.search(text):
+            self.tests, self.suite_s = int(found[1]), float(found[2])
+            self.began = time.perf_counter() - 3 * self.suite_s  # the suite has run three times
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("--packages", nargs="*", default=PACKAGES)
+    asked.add_argument("--tasks", type=int, default=12, help="of each package")
+    asked.add_argument("--longest", type=float, default=5.0, help="seconds of a suite")
+    asked.add_argument("--most", type=int, default=30, help="packages with tasks")
+    asked.add_argument("--audit", action="store_true")
+    given = asked.parse_args()
+    command = MakeTasksConfig(
+        output_dir=given.folder, num_tasks=given.tasks, max_minutes=3, suite_timeout_s=60
+    )
+    given.folder.mkdir(parents=True, exist_ok=True)
+    whole_s, num_tasks, num_packages = 0.0, 0, 0
+    for name in given.packages:
+        times = Times()
+        try:
+            folders = asyncio.run(making.make_tasks(command, f"pypi:{name}", times.say))
+        except ConfigError as error:
+            print(f"{name:18} – {str(error)[:90]}", flush=True)
+            continue
+        spent = time.perf_counter() - times.began
+        counts = times.suite_s <= given.longest
+        note = "" if counts else "  not counted: its suite takes longer"
+        about = f"{times.tests:5} tests in {times.suite_s:4.1f} s  {len(folders):3} tasks"
+        print(f"{name:18} {about} in {spent:5.0f} s{note}", flush=True)
+        if counts and folders:
+            whole_s, num_tasks = whole_s + spent, num_tasks + len(folders)
+            num_packages += 1
+        if num_packages >= given.most:
+            break
+    print(f"{num_tasks} tasks of {num_packages} packages in {whole_s / 60:.1f} minutes")
+    if given.audit:
+        command = ["ng_check_harbor_tasks", str(given.folder), "+run=true"]
+        program = Path(sys.executable).with_name(command[0])
+        subprocess.run([program, *command[1:]], check=False)
+
+
+if __name__ == "__main__":
+    main()
