@@ -336,4 +336,4 @@ def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:
         command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 4
+    assert done.stdout.count("ok: ") == 5

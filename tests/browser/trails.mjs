@@ -1,6 +1,7 @@
 // Drives the pages that put rollouts next to each other: node trails.mjs <modules> <browser> <url> <pictures>
 
 import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { begin } from "./harness.mjs";
 
@@ -19,7 +20,26 @@ const steps = {
     await checkAccess(page, "a group turn by turn");
     if (pictures) await page.screenshot({ path: join(pictures, "trails.png") });
   },
+  async "each figure is saved as an SVG file"(page) {
+    await page.goto(`${url}/?view=plots`);
+    const buttons = page.getByRole("button", { name: "save as SVG" });
+    await buttons.first().waitFor();
+    const names = new Set();
+    for (const button of await buttons.all()) {
+      const [download] = await Promise.all([page.waitForEvent("download"), button.click()]);
+      const content = readFileSync(await download.path(), "utf8");
+      const isDrawn = await page.evaluate((text) => {
+        const found = new DOMParser().parseFromString(text, "image/svg+xml");
+        return !found.querySelector("parsererror") && found.querySelectorAll("rect, path, circle, text").length > 4;
+      }, content);
+      assert.ok(isDrawn, download.suggestedFilename());
+      names.add(download.suggestedFilename());
+      if (pictures) writeFileSync(join(pictures, download.suggestedFilename()), content);
+    }
+    assert.equal(names.size, 6);
+  },
   async "a turn leads to its rollout"(page) {
+    await page.goto(group);
     await page.locator(".trails td", { hasText: "I give up." }).getByRole("link").click();
     await page.locator("main.rollout .head").waitFor();
     assert.match(page.url(), /rollout_index=1.*turn=7/);

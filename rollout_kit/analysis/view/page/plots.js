@@ -6,6 +6,7 @@ import { cell, count, dollars, number, seconds } from "./format.js";
 import { go, queryOf } from "./place.js";
 import { Plot, axes, colour } from "./plot.js";
 import { openRow } from "./rollout.js";
+import { drawSvg, save } from "./svg.js";
 
 /** A histogram of one column; a click on a bar narrows the filter to it. */
 export function Histogram({ place, column, version }) {
@@ -80,15 +81,22 @@ export function PlotsView({ place, state }) {
     <${Parts} parts=${found.parts} />
     <${Legend} names=${found.series} />
     <div class="grid">
-      <figure><figcaption>Reward</figcaption><${Bars} found=${found.reward} onChoose=${narrow} /></figure>
-      <figure><figcaption>Reward over time</figcaption><${Plot} make=${(data) => overTime(data, found.series)} data=${found.over_time} /></figure>
-      <figure><figcaption>Output tokens against reward <small>a click opens the rollout</small></figcaption>
+      <figure><figcaption>Reward <${Save} title="Reward" x="reward" names=${found.series} found=${found.reward} /></figcaption><${Bars} found=${found.reward} onChoose=${narrow} /></figure>
+      <figure><figcaption>Reward over time <${Save} title="Reward over time" x="time (UTC)" y="mean reward" names=${found.series} isTime=${true} lines=${found.over_time} /></figcaption><${Plot} make=${(data) => overTime(data, found.series)} data=${found.over_time} /></figure>
+      <figure><figcaption>Output tokens against reward <small>a click opens the rollout</small>
+        <${Save} title="Output tokens against reward" x="output tokens" y="reward" names=${found.series} points=${found.length.points.map(([one, other, , size, of]) => [one, other, of, size])} /></figcaption>
         <${Scatter} data=${found.length} names=${found.series} onOpen=${(id) => openRow(place, id)} onNarrow=${narrow} /></figure>
-      <figure><figcaption>Output tokens</figcaption><${Bars} found=${found.output_tokens} onChoose=${narrow} /></figure>
-      <figure><figcaption>Duration</figcaption><${Bars} found=${found.duration_s} onChoose=${narrow} /></figure>
-      <figure><figcaption>Cost</figcaption><${Bars} found=${found.cost_usd} onChoose=${narrow} /></figure>
+      <figure><figcaption>Output tokens <${Save} title="Output tokens" x="output tokens" names=${found.series} found=${found.output_tokens} /></figcaption><${Bars} found=${found.output_tokens} onChoose=${narrow} /></figure>
+      <figure><figcaption>Duration <${Save} title="Duration" x="seconds" names=${found.series} found=${found.duration_s} /></figcaption><${Bars} found=${found.duration_s} onChoose=${narrow} /></figure>
+      <figure><figcaption>Cost <${Save} title="Cost" x="US dollars" names=${found.series} found=${found.cost_usd} /></figcaption><${Bars} found=${found.cost_usd} onChoose=${narrow} /></figure>
     </div>
   </main>`;
+}
+
+/** A button that saves a figure; `found` is a histogram. */
+function Save({ title, x, y = "rollouts", names, found, ...values }) {
+  const write = () => save(`${title.toLowerCase().replaceAll(" ", "_")}.svg`, drawSvg({ title, x, y, names, ...values, bars: found && barsOf(found) }));
+  return html`<button class="copy" onClick=${write}>save as SVG</button>`;
 }
 
 function Parts({ parts }) {
