@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..session import SNAPSHOT
 from ..time_limit import Extendable, later
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 from .pacing.bill import Ledger
@@ -83,6 +84,12 @@ class Slot:
     @property
     def limited_s(self) -> float:
         return self.ledger.limited_s
+
+    def keep_turn(self, turn: JsonObject) -> None:
+        """Have the next attempt continue from a turn. Only another run continues from a snapshot,
+        which is large."""
+        if SNAPSHOT not in turn:
+            self.turns.append(turn)
 
     def keep(self, unverified: Unverified) -> None:
         """Have the first response of this slot written to disk."""

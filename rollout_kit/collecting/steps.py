@@ -31,16 +31,7 @@ from ..serving.transport.loop import Begun
 from ..serving.transport.peers import Peers
 from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
-from ..session import (
-    SNAPSHOT,
-    VERIFIER,
-    WAITS,
-    BatchTicket,
-    Session,
-    TurnLog,
-    current_session,
-    entered,
-)
+from ..session import VERIFIER, WAITS, BatchTicket, Session, TurnLog, current_session, entered
 from ..store.kinds import mark_as
 from ..store.lines import (
     MadeRollout,
@@ -275,8 +266,7 @@ class Steps:
             self._note_wait(turn)
             return
         turn = {**turn, "settings": self.agent.settings_of(self.attempt.key)}
-        if SNAPSHOT not in turn:  # only a run that was killed continues from it
-            self.slot.turns.append(turn)
+        self.slot.keep_turn(turn)
         self.slot.place.store_turn(StoredTurn(self.attempt.key, self.attempt.task.task_index, turn))
 
     def _line(
