@@ -32,6 +32,7 @@ from .keys import (
     MergeLoraConfig,
     PackageConfig,
     PairsConfig,
+    PlanTrainingConfig,
     PlanVllmConfig,
     PrepareDataConfig,
     ReportConfig,
@@ -173,6 +174,14 @@ COMMANDS = {
         (
             "ng_plan_vllm +model_name=meta-llama/Llama-3.1-70B-Instruct +gpus=8xH100",
             "ng_plan_vllm +model_name=./model +gpus=2x80GB +max_model_len=16384 +quantization=fp8",
+        ),
+    ),
+    "ng_plan_training": CommandInfo(
+        PlanTrainingConfig,
+        "show the memory that a training takes on each GPU",
+        (
+            "ng_plan_training +model_name=Qwen/Qwen2.5-7B-Instruct +num_gpus=8 +zero=3",
+            "ng_plan_training +model_name=./model +algorithm=ppo +lora_rank=16 +gpu_gb=40",
         ),
     ),
     "ng_status": CommandInfo(

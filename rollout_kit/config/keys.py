@@ -1056,6 +1056,36 @@ class PlanVllmConfig(Command):
     )
 
 
+class PlanTrainingConfig(Command):
+    """ng_plan_training: show the memory that a training takes on each GPU."""
+
+    model_name: str = Field(
+        description="Folder with config.json, a model in the Hugging Face cache, or a known name."
+    )
+    algorithm: Literal["sft", "dpo", "grpo", "ppo"] = Field("grpo", description="What is trained.")
+    reference: bool = Field(True, description="Whether there is a reference, for a KL term.")
+    reward_model: str | None = Field(
+        None, description="Reward model of PPO. Default: as large as the policy."
+    )
+    critic: str | None = Field(None, description="Critic of PPO. Default: as large as the policy.")
+    lora_rank: int | None = Field(
+        None, ge=1, description="Train adapters of this rank. Default: all weights."
+    )
+    zero: int = Field(0, ge=0, le=3, description="ZeRO stage. 3 also stands for FSDP.")
+    num_gpus: int = Field(1, ge=1, description="GPUs that train.")
+    gpu_gb: float = Field(80, gt=0, description="Memory of a GPU in GB.")
+    optimizer: Literal["adamw", "adamw_8bit", "sgd"] = Field("adamw", description="Optimizer.")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        "none", description="What is kept in the memory of the host."
+    )
+    micro_batch: int = Field(1, ge=1, description="Sequences of a GPU at a time.")
+    tokens: int = Field(2048, ge=1, description="Tokens of a sequence with its prompt.")
+    recompute: bool = Field(True, description="Recompute activations (gradient checkpointing).")
+    placement: Literal["colocated", "apart"] = Field(
+        "colocated", description="Whether the policy generates on the GPUs that train."
+    )
+
+
 Arms = str | list[Any] | JsonObject | None
 
 ARMS = Field(

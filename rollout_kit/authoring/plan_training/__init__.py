@@ -1,0 +1,1 @@
+"""How much memory a training takes: models, gradients, optimizer, activations."""
