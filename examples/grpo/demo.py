@@ -309,7 +309,9 @@ def check(lesson: Lesson, folder: Path) -> None:
 def wait_for_evaluation(version: int, collector: Kept, folder: Path) -> None:
     """Wait until the last version is evaluated, or the collector has ended."""
     while collector.process.poll() is None:
-        if any(each["version"] == version for each in read_evaluations(folder)[-1:]):
+        lines = read_evaluations(folder)
+        sets = {each["set"] for each in lines}
+        if {each["set"] for each in lines if each["version"] == version} >= sets > set():
             return
         time.sleep(LOOK_S)
 

@@ -26,6 +26,7 @@ from .metrics.paired import Side, compare
 from .pages.page_file import check_page, write_page
 from .paper import Measured, write_paper
 from .view.dataset import find_outputs
+from .waste import CAUSES, measure_waste
 
 STYLE = (Path(__file__).with_name("report.css")).read_text()
 
@@ -105,6 +106,7 @@ def build_page(files: Sequence[Facts], title: str, where: str = "") -> str:
         _success(files),
         _distributions(files),
         _failures(files),
+        _spending(files),
         _examples(files),
         _origin(files),
     )
@@ -299,6 +301,31 @@ def _failures(files: Sequence[Facts]) -> str:
             rows.append([each.name, reason, f"{len(lines):,}", message, repro])
     head = ("file", "error", "rollouts", "for example", "repeat it with")
     return f"<h2>Failures</h2>{_table(head, rows)}" if rows else ""
+
+
+def _spending(files: Sequence[Facts]) -> str:
+    """Of outputs that a trainer used: what became of the tokens."""
+    found = []
+    for each in files:
+        lines = [line for of_class in each.failures.values() for line in of_class]
+        if (waste := measure_waste(each.path, lines)) is None:
+            continue
+        rows = [
+            [
+                cause,
+                f"{spent.rollouts:,}",
+                f"{spent.output_tokens:,}",
+                f"{waste.share_of(cause):.1%}",
+                _dollars(spent.usd or None),
+                CAUSES.get(cause, "groups that a filter dropped"),
+            ]
+            for cause, spent in waste.causes.items()
+        ]
+        head = ("cause", "rollouts", "output tokens", "share", "cost", "what it is")
+        retried = f"{number_of(waste.num_retried, 'rollout')} needed more than one attempt."
+        name = f"<h3>{escape(each.name)}</h3>" if len(files) > 1 else ""
+        found.append(name + _table(head, rows) + _note(retried))
+    return "<h2>What the tokens went to</h2>" + "".join(found) if found else ""
 
 
 def _examples(files: Sequence[Facts]) -> str:

@@ -100,3 +100,8 @@ def repeat_command(command: str, key: Key) -> str:
     """The command that makes a rollout again; its last word alone if no command is known."""
     only = f"only={name_of(key)}"
     return f"{command} +{only}" if command else only
+
+
+def key_of_group(group: Group) -> str:
+    """The key of a group in a buffer."""
+    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))

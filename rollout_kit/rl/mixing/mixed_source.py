@@ -10,12 +10,11 @@ from ...collecting.run import Run
 from ...collecting.schedule import LATER, Later
 from ...collecting.sources import TaskSource
 from ...store.lines import Malformed
-from ...store.scope import Group, group_of
+from ...store.scope import Group, group_of, key_of_group
 from ...types import Attempt, Outcome, Say, Task
 from ..buffer.group import BufferedGroup, Settled
 from ..producing.acks import ACKED
 from ..producing.epochs import EpochSource
-from ..producing.producer import key_of_group
 from .mix_file import SOURCE, Mix
 from .outages import Outages
 from .shares import Shares

@@ -21,7 +21,7 @@ from ...collecting.run import Ending, Run
 from ...config.keys import CollectConfig
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
-from ...store.scope import Group
+from ...store.scope import Group, key_of_group
 from ...trajectory import span_versions, versions_of
 from ...types import Say
 from ..buffer.buffer import Buffer
@@ -257,11 +257,6 @@ class Producer:
                     self._say("the buffer answers again", event="buffer_back")
                 self._is_away = False
                 return found
-
-
-def key_of_group(group: Group) -> str:
-    """The key of a group in a buffer."""
-    return ":".join(filter(None, (group.task_id, group.agent, group.scope)))
 
 
 def make_group(settled: FollowedGroup, began: int | None, scale: float = 1.0) -> BufferedGroup:
