@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -39,6 +40,9 @@ TIOCSPTLCK, TIOCGPTPEER = 0x40045431, 0x5441
 OVER_MEMORY, OVER_TIME = signal.SIGUSR1, signal.SIGUSR2
 """Signals of the warden."""
 
+SHORT_S = 0.02
+"""A session that is busy for less is not reported to the warden, which would measure it in vain."""
+
 Work = Callable[[], int]
 
 
@@ -56,6 +60,7 @@ class FirstProcess:
         kernel.forbid_capabilities(KEPT)
         self._running: dict[int, tuple[int, Callable[[int], Any]]] = {}
         self._is_busy = False
+        self._busy_since: float | None = None
         self._spare: tuple[int, socket.socket] | None = None
         self._wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker)
@@ -69,7 +74,8 @@ class FirstProcess:
         for each in (CONTROL, self._wake, OLDER):
             waiting.register(each, select.POLLIN)
         while True:
-            for descriptor, _ in waiting.poll():
+            is_unsaid = self._busy_since is not None and not self._is_busy
+            for descriptor, _ in waiting.poll(1000 * SHORT_S if is_unsaid else None):
                 if descriptor == CONTROL:
                     self._receive()
                 elif descriptor == self._wake:
@@ -346,7 +352,13 @@ class FirstProcess:
         if not is_busy:
             self._reap()
             is_busy = self._has_children and self._list_children() != [self._spare_pid]
-        if is_busy != self._is_busy:
+        now = time.monotonic()
+        if not is_busy:
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        is_short = self._busy_since is not None and now - self._busy_since < SHORT_S
+        if is_busy != self._is_busy and not is_short:
             self._is_busy = is_busy
             self._tell_warden({"busy": is_busy})
 

@@ -192,7 +192,7 @@ class Warden:
                 else:
                     session.is_busy = found["busy"]
                     session.ticks, session.pause_s = -1, PAUSE_S
-                    session.due = time.monotonic() + PAUSE_S
+                    session.due = time.monotonic() + PAUSE_S - inside.SHORT_S
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
