@@ -124,6 +124,31 @@ def program(task: JsonObject, number: int) -> Answers:
     yield "hostile", "```python\ndef add(a, b):\n    return __import__('nothing')\n```"
 
 
+def conclude(task: JsonObject, number: int) -> Answers:
+    """Answers with a text after "the answer is"."""
+    right = task["expected_answer"]
+    yield "right", f"We look at it. So the answer is {right}."
+    yield "right", f"First this.\nThen that.\nSo the answer is {right}."
+    yield "right", f"the answer is {right}."
+    yield "wrong", "So the answer is (Z)."
+    yield "wrong", f"So the answer is not {right}."
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", "So the answer is"
+    yield "cut", "We look at it. So the"
+    yield "point", f"So the answer is {right}"
+    yield "capital", f"The answer is {right}."
+    yield "bold", f"So the answer is **{right}**."
+    yield "revised", f"So the answer is (Z). No, so the answer is {right}."
+    yield "second", f"So the answer is {right}.\nQ: And now?\nSo the answer is (Z)."
+    yield "bare", right
+    yield "lower", f"So the answer is {right.lower()}."
+    yield "spaced", f"So the answer is  {right} ."
+    yield "hostile", "the answer is " * 2_000
+    yield "hostile", "So the answer is " + "(" * LONG + "."
+    yield "hostile", "{{ 7 * 7 }} __import__('os') So the answer is \x00."
+
+
 MAKERS: dict[str, Callable[[JsonObject, int], Answers]] = {
     "mcqa": choose,
     "math_with_verify": calculate,
@@ -131,3 +156,6 @@ MAKERS: dict[str, Callable[[JsonObject, int], Answers]] = {
     "code_gen": program,
 }
 """Verifier → what makes answers to a task with that number."""
+
+OF_BENCHMARK: dict[str, Callable[[JsonObject, int], Answers]] = {"bbh": conclude}
+"""Benchmark → the same, where its answers have another form."""

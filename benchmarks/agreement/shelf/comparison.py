@@ -16,7 +16,7 @@ from rollout_kit.config.benchmarks.definition import Definition, read_definition
 from rollout_kit.types import JsonObject
 
 from ..ours import require, shorten, verify
-from .answers import MAKERS
+from .answers import MAKERS, OF_BENCHMARK
 from .made import make_rows, read_made
 
 CHILD = Path(__file__).with_name("child.py")
@@ -86,7 +86,7 @@ def _unshuffle(definition: Definition) -> Definition:
 def make_answers(definition: Definition, tasks: Sequence[JsonObject]) -> list[tuple[int, str, str]]:
     """Number of the task, kind and text of so many answers."""
     found = []
-    make = MAKERS[definition.server]
+    make = OF_BENCHMARK.get(definition.name) or MAKERS[definition.server]
     for number, task in enumerate(tasks):
         found += [(number, kind, text) for kind, text in make(task, number)]
     return found[:NUM_ANSWERS]
@@ -159,7 +159,7 @@ def _compare_verdicts(
     own: Sequence[float],
     theirs: Sequence[float],
 ) -> int:
-    known = read_made()[definition.name].get("differs", {})
+    known = read_made()[definition.path.stem].get("differs", {})
     explained, unexplained = Counter[str](), list[str]()
     for (number, kind, text), one, other in zip(answers, own, theirs, strict=True):
         if abs(one - other) < 1e-9:

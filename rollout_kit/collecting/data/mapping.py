@@ -95,6 +95,7 @@ class Choices(BaseModel):
     right: Any = Field(None, description="In place of `answer`: what the right one has in labels.")
     shuffle_seed: int | None = Field(None, description="Order by this seed and the row.")
     line: str = Field("{letter}) {text}", description="How an option stands in the prompt.")
+    between: str = Field("\n", description="What stands between two options.")
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "Choices":
@@ -116,7 +117,9 @@ class Choices(BaseModel):
             "expected_answer": ascii_uppercase[order.index(right)]
             if isinstance(right, int)
             else [ascii_uppercase[order.index(each)] for each in right],
-            "_lettered": "\n".join(self.line.format(letter=at, text=text) for at, text in lettered),
+            "_lettered": self.between.join(
+                self.line.format(letter=at, text=text) for at, text in lettered
+            ),
             "_letters": ",".join(letter for letter, _ in lettered),
         }
 
