@@ -299,10 +299,13 @@ def benchmarks() -> Iterator[str]:
     for name in list_definitions():
         one = read_definition(name)
         yield f"## `{name}`"
-        facts = [f"{one.rows:,} rows: {one.about}.", f"Verifier: `{one.server}`."]
+        asks = f"`+benchmark={name}` asks your model {one.rows:,} rows"
+        facts = [f"{asks}: {one.about}.", f"Verifier: `{one.server}`."]
         facts += [f"Metric: {one.metric}.", f"License: {one.license}. {one.citation}."]
         yield " ".join(facts)
         lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
+        lines += [f"You accept its terms first: {one.gated}"] if one.gated else []
+        lines += [f"You need: {', '.join(one.needs)}."] if one.needs else []
         yield "\n".join(f"- {line}" for line in lines)
 
 
