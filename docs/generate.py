@@ -302,6 +302,10 @@ def benchmarks() -> Iterator[str]:
         facts = [f"{one.rows:,} rows: {one.about}.", f"Verifier: `{one.server}`."]
         facts += [f"Metric: {one.metric}.", f"License: {one.license}. {one.citation}."]
         yield " ".join(facts)
+        if one.where:
+            columns = ", ".join(f"`{column}`" for column in one.where)
+            yield f"You get the rows that its definition takes by {columns}."
+        yield f"You run it with `+benchmark={name}`."
         lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
         yield "\n".join(f"- {line}" for line in lines)
 
