@@ -303,6 +303,10 @@ def benchmarks() -> Iterator[str]:
         facts = [f"{asks}: {one.about}.", f"Verifier: `{one.server}`."]
         facts += [f"Metric: {one.metric}.", f"License: {one.license}. {one.citation}."]
         yield " ".join(facts)
+        if one.where:
+            columns = ", ".join(f"`{column}`" for column in one.where)
+            yield f"You get the rows that its definition takes by {columns}."
+        yield f"You run it with `+benchmark={name}`."
         lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
         lines += [f"You accept its terms first: {one.gated}"] if one.gated else []
         lines += [f"You need: {', '.join(one.needs)}."] if one.needs else []

@@ -329,6 +329,9 @@ def test_a_yaml_block_is_valid(
     elif isinstance(tree.get("source"), dict) and tree["source"].get("type") == HARBOR:
         (tmp_path / "words.yaml").write_text(found.text)
         assert read_definition("words.yaml", tmp_path).folders
+    elif "like" in tree:
+        (tmp_path / "own.yaml").write_text(found.text)
+        assert read_definition("own.yaml", tmp_path).where
     elif "mapping" in tree:
         assert Mapping.model_validate(tree["mapping"])
     elif "faults" in tree:
