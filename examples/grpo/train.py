@@ -148,7 +148,7 @@ def loss_of(
             reference = find_log_probs(penalty.reference, ids)[1]
         divergence = estimate_kl(log_probs, reference, penalty.estimate) * mask
         loss = loss + penalty.coefficient * divergence.sum()
-        more["kl/mean"] = float(divergence.sum() / mask.sum())
+        more["kl/mean"] = float(divergence.detach().sum() / mask.sum())
     with torch.no_grad():
         num = mask.sum()
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
