@@ -173,12 +173,12 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix
 	rm -rf results/grpo
 	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
-	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py \
+	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py tests/training/test_grpo_kl.py \
 		tests/training/test_weight_folder.py
 
 .rl/.ready:

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 
 from rollout_kit.rl.task_policies import (
+    Backoff,
     Band,
     KnownGroup,
-    Later,
     TaskPolicy,
     Thompson,
     Ucb,
@@ -42,7 +42,7 @@ def improve(chance: float, gained: float) -> float:
     return 1 / (1 + math.exp(-(math.log(chance / (1 - chance)) + gained)))
 
 
-POLICIES: tuple[TaskPolicy, ...] = (Uniform(), Later(), Band(), Thompson(), Ucb())
+POLICIES: tuple[TaskPolicy, ...] = (Uniform(), Backoff(), Band(), Thompson(), Ucb())
 
 
 def count_informative(

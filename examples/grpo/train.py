@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -81,8 +81,30 @@ class Optimizers:
             optimizer.load_state_dict(state[str(number)])
 
 
+class Penalty(NamedTuple):
+    """A term that keeps the policy near its first weights."""
+
+    reference: torch.nn.Module
+    coefficient: float
+    estimate: str = "k3"
+
+
+def estimate_kl(own: torch.Tensor, reference: torch.Tensor, kind: str) -> torch.Tensor:
+    """Of the log-probs of tokens that the policy sampled: k1, k2 or k3 of John Schulman's note."""
+    log_ratio = reference - own
+    if kind == "k1":
+        return -log_ratio
+    if kind == "k2":
+        return log_ratio.square() / 2
+    return log_ratio.exp() - 1 - log_ratio
+
+
 def update(
-    model: torch.nn.Module, optimizers: Optimizers, rows: list[TrainingRow], rng: random.Random
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    rows: list[TrainingRow],
+    rng: random.Random,
+    penalty: Penalty | None = None,
 ) -> dict[str, float]:
     """One pass over the rows, in minibatches; returns what a trainer watches."""
     rng.shuffle(rows)
@@ -91,7 +113,7 @@ def update(
         part = sorted(rows[number::MINIBATCHES], key=lambda row: len(row.token_ids))
         num_tokens = sum(sum(row.mask) for row in part)
         for start in range(0, len(part), MICROBATCH):
-            loss, figures = loss_of(model, part[start : start + MICROBATCH])
+            loss, figures = loss_of(model, part[start : start + MICROBATCH], penalty)
             (loss / num_tokens).backward()
             for name, value in figures.items():
                 seen.setdefault(name, []).append(value)
@@ -103,9 +125,9 @@ def update(
 
 
 def loss_of(
-    model: torch.nn.Module, part: Sequence[TrainingRow]
+    model: torch.nn.Module, part: Sequence[TrainingRow], penalty: Penalty | None = None
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """The clipped loss of some rows, summed over tokens."""
+    """The clipped loss of some rows, and the penalty, summed over tokens."""
     longest = max(len(row.token_ids) for row in part)
     ids = torch.zeros(len(part), longest, dtype=torch.long)
     old, mask = torch.zeros(len(part), longest), torch.zeros(len(part), longest)
@@ -116,12 +138,17 @@ def loss_of(
         mask[number, :length] = torch.tensor(row.mask)
     old, mask = old[:, 1:], mask[:, 1:]
     advantages = torch.tensor([[row.advantage] for row in part])
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float() / TEMPERATURE
-    all_log_probs = torch.log_softmax(logits, -1)
-    log_probs = all_log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
+    all_log_probs, log_probs = find_log_probs(model, ids)
     ratio = torch.exp((log_probs - old) * mask)
     clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
     loss = -(torch.minimum(ratio * advantages, clipped * advantages) * mask).sum()
+    more: dict[str, float] = {}
+    if penalty is not None:
+        with torch.no_grad():
+            reference = find_log_probs(penalty.reference, ids)[1]
+        divergence = estimate_kl(log_probs, reference, penalty.estimate) * mask
+        loss = loss + penalty.coefficient * divergence.sum()
+        more["kl/mean"] = float(divergence.detach().sum() / mask.sum())
     with torch.no_grad():
         num = mask.sum()
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
@@ -131,7 +158,14 @@ def loss_of(
             "policy/entropy": float((entropy * mask).sum() / num),
             "policy/clip_fraction": float((is_clipped * mask).sum() / num),
         }
-    return loss, figures
+    return loss, figures | more
+
+
+def find_log_probs(model: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of the whole vocabulary at each place after the first, and of the tokens there."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float() / TEMPERATURE
+    everything = torch.log_softmax(logits, -1)
+    return everything, everything.gather(-1, ids[:, 1:, None]).squeeze(-1)
 
 
 def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model") -> None:
@@ -168,6 +202,10 @@ async def train(args: argparse.Namespace) -> None:
     optimizers = Optimizers(model, args.rate, args.steps)
     manager = CheckpointManager(args.folder / "weights", keep_last=3, base=args.base)
     first = manager.resume(model, optimizers)
+    penalty = None
+    if args.kl is not None:
+        reference = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32).eval()
+        penalty = Penalty(reference, args.kl, args.kl_estimate)
     alarms = BatchAlarms()
     trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
     if first:
@@ -194,7 +232,7 @@ async def train(args: argparse.Namespace) -> None:
             records = [read_group(group.rollouts, group.rewards) for group in groups]
             rows = [row for record in records for row in record.rows if row.advantage]
             rng = random.Random(f"{args.seed} {step}")
-            figures = await asyncio.to_thread(update, model, optimizers, rows, rng)
+            figures = await asyncio.to_thread(update, model, optimizers, rows, rng, penalty)
             figures |= measure_batch(records, version=step - 1)
             figures["time/step_s"] = time.perf_counter() - began
             trained = {group.key for group in groups}
@@ -237,6 +275,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--groups", type=int, help="groups of a step; default: the buffer's batch")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of matrices")
+    parser.add_argument("--kl", type=float, help="coefficient of a KL term; 0 only measures it")
+    parser.add_argument("--kl-estimate", choices=("k1", "k2", "k3"), default="k3")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not (args.base / "config.json").is_file():

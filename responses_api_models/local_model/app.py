@@ -13,9 +13,9 @@ from rollout_kit.rl.partial import PartialTurns, name_request
 from rollout_kit.rl.weights.folder import WeightStep
 from rollout_kit.rl.weights.follower import Follower
 from rollout_kit.rl.weights.sync import WeightSync
-from rollout_kit.serving.endpoints.places import Places
 from rollout_kit.serving.model import Model, ModelConfig, ScoreRequest
 from rollout_kit.serving.service import OPERATIONAL
+from rollout_kit.serving.transport.places import ModelPlaces
 from rollout_kit.trajectory import Versions, stamp_tokens
 from rollout_kit.types import JsonObject
 
@@ -86,7 +86,7 @@ class LocalModel(Model):
 
     def __init__(self, config: LocalModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._places = Places(self._num_threads())
+        self._places = ModelPlaces(self._num_threads())
 
     async def start(self) -> None:
         try:

@@ -107,7 +107,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     longest_first: bool
     task_policy: str | JsonObject
     mix: Path | None
-    eval: str | None
+    eval: str | Path | None
     eval_every: int
     buffer: str | None
     buffer_port: int

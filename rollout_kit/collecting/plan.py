@@ -28,10 +28,10 @@ from ..errors import ConfigError, OutputError, number_of
 from ..launch.reach import Servers
 from ..secrets import mask
 from ..serving import registry
-from ..serving.endpoints.places import Claim
 from ..serving.endpoints.prices import Tariff
 from ..serving.nemo_gym.environment_servers import find_episode_servers, find_sources
 from ..serving.transport.http import max_connections
+from ..serving.transport.places import Claim
 from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
@@ -422,6 +422,8 @@ def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
 def _limits(
     command: CollectConfig | ReverifyConfig, manifest: Manifest, batching: Batching, **more: Any
 ) -> RolloutLimits:
+    is_new = isinstance(command, CollectConfig)
+    claim = (command.model_priority, command.model_share) if is_new else (0, 1.0)
     return RolloutLimits(
         batch_key=manifest.batch_key if batching else "",
         max_attempts=command.max_attempts,
@@ -429,18 +431,9 @@ def _limits(
         verify_timeout_s=command.verify_timeout_s,
         retry_invalid_judge_responses=command.retry_invalid_judge_responses,
         output=str(command.output_jsonl_fpath),
-        claim=_find_claim(command) if isinstance(command, CollectConfig) else "",
+        claim=Claim.describe(str(command.output_jsonl_fpath), *claim),
         **more,
     )
-
-
-def _find_claim(command: CollectConfig) -> str:
-    """What a run claims of model servers, as a header; empty if it claims nothing in particular."""
-    priority, share = command.model_priority, command.model_share
-    if (priority, share) == (0, 1.0):
-        return ""
-    name = fingerprint_of({"output": str(command.output_jsonl_fpath)})
-    return Claim(name, priority, share).to_header()
 
 
 def _fingerprints(plans: Mapping[str, AgentPlan], key: Key) -> tuple[str, str]:

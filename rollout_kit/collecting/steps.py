@@ -82,8 +82,7 @@ class RolloutLimits:
     output: str = ""
     batch_key: str = ""
     """What names the output to servers that gather requests into batches; empty: none may wait."""
-    claim: str = ""
-    """What the run claims of model servers that others use too, as the header of sessions."""
+    claim: str = ""  # what the run claims of model servers, as a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +233,7 @@ class Steps:
         self.slot.stats, session.tier = session.stats, self.shared.ways.tier
         session.claim = self.shared.limits.claim
         if self.shared.limits.batch_key and self.shared.ways.takes_batch(self.attempt):
-            part = str(self.attempt.redraws)
-            session.ticket = self._make_ticket(part, waits=self.agent.opaque)
+            session.ticket = self._make_ticket(f"{self.attempt.redraws}", waits=self.agent.opaque)
         return session
 
     def _make_ticket(self, part: str, *, waits: bool) -> BatchTicket | None:

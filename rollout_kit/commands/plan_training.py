@@ -2,7 +2,7 @@
 
 import json
 
-from ..authoring.plan_training.plan import format_plan, plan
+from ..authoring.plan_training.training_plan import format_plan, plan
 from ..config.keys import PlanTrainingConfig
 from . import entry
 

@@ -60,7 +60,7 @@ class Uniform(TaskPolicy):
     name: Literal["uniform"] = "uniform"
 
 
-class Later(TaskPolicy):
+class Backoff(TaskPolicy):
     """Leave out tasks whose last groups had equal rewards, for 1, 3, 7, … epochs."""
 
     name: Literal["later"] = "later"
@@ -160,7 +160,7 @@ class Curriculum(TaskPolicy):
 
 
 AnyPolicy = Annotated[
-    Uniform | Later | Band | Thompson | Ucb | Curriculum, Field(discriminator="name")
+    Uniform | Backoff | Band | Thompson | Ucb | Curriculum, Field(discriminator="name")
 ]
 
 POLICIES: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)

@@ -47,7 +47,6 @@ from .endpoints.keys import EndpointConfig as EndpointConfig
 from .endpoints.keys import HostedModelConfig as HostedModelConfig
 from .endpoints.outage import GONE, Outage
 from .endpoints.patience import FirstOfTask, Throttling, Waited, lose_to_outage
-from .endpoints.places import Places
 from .endpoints.prices import BATCH, FLEX, Tariff
 from .endpoints.provider_data import origin_of, tag
 from .endpoints.rate_limit import HEADER_PREFIX, Allowances, RequestQueue
@@ -70,6 +69,7 @@ from .transport.connection import Headers
 from .transport.conversation import PLACE, Piece, RequestReader, SplitRequest
 from .transport.http import HttpClient, Reply
 from .transport.loop import step
+from .transport.places import ModelPlaces
 from .transport.retry import MODEL_REQUEST, retry
 from .transport.wire import Route
 
@@ -107,7 +107,7 @@ class HostedModel(Model):
 
     def __init__(self, config: HostedModelConfig, peers: Any, name: str) -> None:
         super().__init__(config, peers, name)
-        self._free = Places(num) if (num := config.max_concurrent_requests) else None
+        self._free = ModelPlaces(num) if (num := config.max_concurrent_requests) else None
         self._policy = replace(
             MODEL_REQUEST, max_tries=config.max_tries, deadline_s=config.request_timeout_s
         )

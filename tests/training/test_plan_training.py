@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollout_kit.authoring.plan_training.memory import Setting, Shape, list_parts
-from rollout_kit.authoring.plan_training.plan import format_plan, plan
+from rollout_kit.authoring.plan_training.memory import Shape, TrainingSetting, list_parts
+from rollout_kit.authoring.plan_training.training_plan import format_plan, plan
 from rollout_kit.commands import plan_training
 from rollout_kit.config.keys import PlanTrainingConfig
 
@@ -18,7 +18,7 @@ SEVEN = Shape(7_000_000_000, 32, 4096, 32_000)
 def measure(algorithm: str, shape: Shape = SEVEN, **setting: Any) -> dict[str, float]:
     """GB of each part."""
     shapes = dict.fromkeys(("policy", "critic", "reference", "reward model"), shape)
-    parts = list_parts(algorithm, shapes, Setting(**setting))
+    parts = list_parts(algorithm, shapes, TrainingSetting(**setting))
     return {f"{part.model} {part.what}".strip(): part.bytes / GB for part in parts}
 
 

@@ -11,10 +11,10 @@ from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.errors import ConfigError
 from rollout_kit.rl import BufferPolicy
 from rollout_kit.rl.task_policies import (
+    Backoff,
     Band,
     Curriculum,
     KnownGroup,
-    Later,
     TaskPolicy,
     Thompson,
     Ucb,
@@ -97,7 +97,7 @@ def test_a_band_leaves_out_what_is_outside_several_times() -> None:
     assert policy.wants("a", 3, [group(0, 8), group(1, 8), group(2, 4)])
 
 
-@pytest.mark.parametrize("policy", [Later(), Band(), Thompson(), Ucb()])
+@pytest.mark.parametrize("policy", [Backoff(), Band(), Thompson(), Ucb()])
 def test_what_teaches_is_wanted_more_often(policy: TaskPolicy) -> None:
     def count(successes: float) -> int:
         """Epochs of 40 in which a task is wanted whose groups all come out so."""

@@ -61,7 +61,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TrainingSetting:
     """How a training is made."""
 
     zero: int = 0
@@ -79,7 +79,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """One line of a plan. `on_cpu`: it is in the memory of the host."""
 
     model: str
@@ -88,33 +88,33 @@ class Part:
     on_cpu: bool = False
 
 
-def list_trained(name: str, shape: Shape, setting: Setting) -> Iterator[Part]:
+def list_trained(name: str, shape: Shape, setting: TrainingSetting) -> Iterator[MemoryPart]:
     """The parts of a model that is trained."""
     trained = shape.num_params
     if setting.lora_rank is not None:
         # two matrices for each of the seven of a layer, whose sides are about the hidden size
         trained = shape.num_layers * 7 * 2 * shape.hidden * setting.lora_rank
         frozen = setting.divide(WEIGHT * shape.num_params, 3)
-        yield Part(name, "frozen weights", frozen, setting.offload == "all")
+        yield MemoryPart(name, "frozen weights", frozen, setting.offload == "all")
     what = "weights" if setting.lora_rank is None else "adapter"
     on_cpu, optimizer_on_cpu = setting.offload == "all", setting.offload != "none"
-    yield Part(name, what, setting.divide(WEIGHT * trained, 3), on_cpu)
-    yield Part(name, "gradients", setting.divide(GRADIENT * trained, 2), on_cpu)
+    yield MemoryPart(name, what, setting.divide(WEIGHT * trained, 3), on_cpu)
+    yield MemoryPart(name, "gradients", setting.divide(GRADIENT * trained, 2), on_cpu)
     kept = MASTER + KEPT_BY[setting.optimizer]
-    yield Part(name, "optimizer", setting.divide(kept * trained, 1), optimizer_on_cpu)
+    yield MemoryPart(name, "optimizer", setting.divide(kept * trained, 1), optimizer_on_cpu)
 
 
-def list_frozen(name: str, shape: Shape, setting: Setting) -> Iterator[Part]:
+def list_frozen(name: str, shape: Shape, setting: TrainingSetting) -> Iterator[MemoryPart]:
     """The parts of a model that only computes. With LoRA the reference is the policy without its
     adapter."""
     if name == "reference" and setting.lora_rank is not None:
-        yield Part(name, "the policy without its adapter", 0.0)
+        yield MemoryPart(name, "the policy without its adapter", 0.0)
     else:
         size = setting.divide(WEIGHT * shape.num_params, 3)
-        yield Part(name, "weights", size, setting.offload == "all")
+        yield MemoryPart(name, "weights", size, setting.offload == "all")
 
 
-def measure_activations(shape: Shape, setting: Setting) -> float:
+def measure_activations(shape: Shape, setting: TrainingSetting) -> float:
     """Bytes of activations of one step over a micro-batch."""
     tokens = setting.micro_batch * setting.tokens
     one_layer = LAYER_BYTES * tokens * shape.hidden
@@ -124,14 +124,16 @@ def measure_activations(shape: Shape, setting: Setting) -> float:
     return shape.num_layers * INPUT_BYTES * tokens * shape.hidden + one_layer + logits
 
 
-def list_parts(algorithm: str, shapes: Mapping[str, Shape], setting: Setting) -> list[Part]:
+def list_parts(
+    algorithm: str, shapes: Mapping[str, Shape], setting: TrainingSetting
+) -> list[MemoryPart]:
     """Everything that a GPU holds while it trains. Models are trained one after the other, so the
     activations are those of the largest."""
-    found: list[Part] = []
+    found: list[MemoryPart] = []
     for name in TRAINED[algorithm]:
         found += list_trained(name, shapes[name], setting)
     for name in FROZEN[algorithm]:
         if name in shapes:
             found += list_frozen(name, shapes[name], setting)
     largest = max(measure_activations(shapes[name], setting) for name in TRAINED[algorithm])
-    return [*found, Part("", "activations", largest)]
+    return [*found, MemoryPart("", "activations", largest)]

@@ -1,1 +1,1 @@
-"""Evaluations on held-out tasks while a training runs."""
+"""Evaluations on held-out tasks at fixed versions of the weights, while a training runs."""

@@ -13,7 +13,7 @@ from rollout_kit.commands.collect_rollouts import collect_through
 from rollout_kit.commands.progress import Progress
 from rollout_kit.launch.reach import Servers
 from rollout_kit.serving import registry
-from rollout_kit.serving.endpoints.places import NO_CLAIM, Claim, Places
+from rollout_kit.serving.transport.places import NO_CLAIM, Claim, ModelPlaces
 from rollout_kit.session import Session, current_session, entered
 from rollout_kit.time_limit import running_loop
 
@@ -21,7 +21,9 @@ MOST = 370
 """Requests of two runs of 300 that are served while both have some left."""
 
 
-async def keep_asking(places: Places, claim: Claim, seconds: float, served: Counter[str]) -> None:
+async def keep_asking(
+    places: ModelPlaces, claim: Claim, seconds: float, served: Counter[str]
+) -> None:
     """Ask for places without an end."""
     with entered(Session(claim=claim.to_header())):
         while True:
@@ -35,7 +37,7 @@ def serve(claims: dict[Claim, float], number: int = 4, until: float = 600.0) -> 
     served = Counter[str]()
 
     async def main() -> None:
-        places = Places(number)
+        places = ModelPlaces(number)
         asking = [
             asyncio.create_task(keep_asking(places, claim, seconds, served))
             for claim, seconds in claims.items()
@@ -73,7 +75,7 @@ def test_a_run_that_was_away_catches_nothing_up() -> None:
     served = Counter[str]()
 
     async def main() -> None:
-        places = Places(1)
+        places = ModelPlaces(1)
         first = asyncio.create_task(keep_asking(places, Claim("first"), 1.0, served))
         await asyncio.sleep(100)
         others = [
@@ -99,7 +101,7 @@ class Busy(ScriptedModel):
 
     def __init__(self) -> None:
         super().__init__(lambda params: "yes")
-        self.places, self.num_served = Places(4), 0
+        self.places, self.num_served = ModelPlaces(4), 0
         self.held, self.waiting = Counter[float](), Counter[float]()
         """Share of a run → milliseconds of its requests; and its requests that wait."""
         self.changed = asyncio.Event()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from ...config.keys import PlanTrainingConfig
 from ...types import JsonObject
 from ..plan_vllm.checkpoint import find
-from .memory import FROZEN, TRAINED, WEIGHT, Part, Setting, Shape, list_parts
+from .memory import FROZEN, TRAINED, WEIGHT, MemoryPart, Shape, TrainingSetting, list_parts
 
 GB = 1e9
 
@@ -16,7 +16,7 @@ class TrainingPlan:
     """`generating` is what a GPU holds besides the keys and values while the policy generates."""
 
     asked: PlanTrainingConfig
-    parts: list[Part]
+    parts: list[MemoryPart]
     generating: float
 
     @property
@@ -46,7 +46,7 @@ class TrainingPlan:
 
 def plan(asked: PlanTrainingConfig) -> TrainingPlan:
     """The plan of a command; ConfigError for a model that is not known."""
-    setting = Setting(
+    setting = TrainingSetting(
         zero=asked.zero,
         num_gpus=asked.num_gpus,
         optimizer=asked.optimizer,

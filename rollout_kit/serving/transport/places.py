@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 from ...session import current_session
 from ...time_limit import running_loop
@@ -26,6 +27,13 @@ class Claim(NamedTuple):
     def to_header(self) -> str:
         """The value of the `CLAIM_HEADER` header."""
         return f"{self.priority} {self.share!r} {self.name}"
+
+    @classmethod
+    def describe(cls, output: str, priority: int, share: float) -> str:
+        """The header of the run with this output; empty if it claims nothing in particular."""
+        if (priority, share) == (NO_CLAIM.priority, NO_CLAIM.share):
+            return ""
+        return cls(f"{crc32(output.encode()):08x}", priority, share).to_header()
 
     @classmethod
     def from_header(cls, text: str) -> "Claim":
@@ -53,7 +61,7 @@ class _Run:
     """Seconds that its requests held places, divided by its share."""
 
 
-class Places:
+class ModelPlaces:
     """`number` places."""
 
     def __init__(self, number: int) -> None:
