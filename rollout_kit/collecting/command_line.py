@@ -9,7 +9,7 @@ from ..config.load import Config
 from ..secrets import mask
 from .plan import CommandLines, output_paths
 
-OF_SERVERS = frozenset({"config_paths", "head_server"})
+OF_SERVERS = frozenset({"config_paths", "head_server", "benchmark"})
 """Keys that choose the servers of a command, beside the keys of the servers themselves."""
 
 ONCE = frozenset({"only", "dry_run", "confirm", "num_canary"})

@@ -389,6 +389,8 @@ class ProducingConfig(CommandKeys):
     def _mixes_for_a_buffer(self) -> "ProducingConfig":
         if self.mix is not None and self.buffer is None:
             raise ValueError("mix: the shares count a trainer's groups: add +buffer=…")
+        if self.eval is None and "eval_every" in self.model_fields_set:
+            raise ValueError("eval_every: there is nothing to evaluate: add +eval=eval.yaml")
         if self.eval is not None and self.buffer is None:
             raise ValueError("eval: it follows a trainer's versions: add +buffer=…")
         if self.mix is not None and self.longest_first:
@@ -1063,11 +1065,13 @@ class PlanTrainingConfig(Command):
         description="Folder with config.json, a model in the Hugging Face cache, or a known name."
     )
     algorithm: Literal["sft", "dpo", "grpo", "ppo"] = Field("grpo", description="What is trained.")
-    reference: bool = Field(True, description="Whether there is a reference, for a KL term.")
-    reward_model: str | None = Field(
+    has_reference: bool = Field(True, description="Whether there is a reference, for a KL term.")
+    reward_model_name: str | None = Field(
         None, description="Reward model of PPO. Default: as large as the policy."
     )
-    critic: str | None = Field(None, description="Critic of PPO. Default: as large as the policy.")
+    critic_model_name: str | None = Field(
+        None, description="Critic of PPO. Default: as large as the policy."
+    )
     lora_rank: int | None = Field(
         None, ge=1, description="Train adapters of this rank. Default: all weights."
     )
@@ -1501,6 +1505,10 @@ class ReverifyConfig(InvalidVerdictsConfig, RolloutsCommand):
     """ng_reverify: verify stored responses again, or for the first time, without a policy model."""
 
     asks_policy: ClassVar[bool] = False
+
+    benchmark: str | None = Field(
+        None, description="The benchmark of the rollouts, by name: its verifier judges them."
+    )
 
     input_jsonl_fpath: str | None = Field(
         None,

@@ -272,14 +272,16 @@ def test_unknown_names(name: str, message: str):
     assert message in str(caught.value).replace(" (", "; ").replace("?)", "")
 
 
-def collect(tmp_path: Path, hub: Hub, *words: str) -> subprocess.CompletedProcess[str]:
+def collect(
+    tmp_path: Path, hub: Hub, *words: str, name: str = "ng_collect_rollouts"
+) -> subprocess.CompletedProcess[str]:
     env = {
         **os.environ,
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HF_HOME": str(tmp_path / "hub"),
         "HF_ENDPOINT": hub.url,
     }
-    command = Path(sys.executable).with_name("ng_collect_rollouts")
+    command = Path(sys.executable).with_name(name)
     return subprocess.run(
         [command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
@@ -312,6 +314,11 @@ def test_one_command_runs_it_all(hub: Hub, tmp_path: Path):
     found = metrics["benchmark"]
     assert (found["metric"], found["value"], found["rows"]) == ("pass@1", 1.0, NUM_ROWS)
     assert "Benchmark mmlu_pro: pass@1 1.000 [" in done.stdout + done.stderr
+    files = [f"+input_jsonl_fpath={output}", "+output_jsonl_fpath=again.jsonl"]
+    verified = collect(tmp_path, hub, "+benchmark=mmlu_pro", *files, name="ng_reverify")
+    assert verified.returncode == 0, verified.stderr
+    lines = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
+    assert [line["reward"] for line in lines] == [1.0] * NUM_ROWS
 
 
 def test_the_model_and_the_command_line_win_over_the_definition(hub: Hub, tmp_path: Path):

@@ -288,6 +288,17 @@ def test_a_fence_around_the_reply_is_allowed() -> None:
     assert "A good answer, for comparison" in prompt
 
 
+def test_scores_in_quotes_are_read_as_they_are_meant() -> None:
+    rubric = [Criterion.model_validate(each) for each in RUBRIC]
+    quoted = {name: str(value).lower() for name, value in GOOD.items()}
+    found, plain = (read_grades(reply(each, list(GOOD)), rubric, "") for each in (quoted, GOOD))
+    assert [(each.score, each.value) for each in found] == [
+        (each.score, each.value) for each in plain
+    ]
+    with pytest.raises(ValueError, match="not true or false"):
+        read_grades(reply({**GOOD, "right": "1"}, list(GOOD)), rubric, "")
+
+
 def test_replies_on_disk_are_for_the_same_question_and_model_only(tmp_path: Path) -> None:
     path = tmp_path / "kept/replies.jsonl"
     first = gives()

@@ -65,10 +65,11 @@ def plan(asked: PlanTrainingConfig) -> TrainingPlan:
 
 
 def _find_shapes(asked: PlanTrainingConfig) -> Mapping[str, Shape]:
-    names = {"policy": asked.model_name, "critic": asked.critic or asked.model_name}
-    names |= {"reference": asked.model_name, "reward model": asked.reward_model or asked.model_name}
+    names = {"policy": asked.model_name, "critic": asked.critic_model_name or asked.model_name}
+    names |= {"reference": asked.model_name}
+    names |= {"reward model": asked.reward_model_name or asked.model_name}
     used = {*TRAINED[asked.algorithm], *FROZEN[asked.algorithm]}
-    if not asked.reference:
+    if not asked.has_reference:
         used.discard("reference")
     found = {name: find(model) for name, model in names.items() if name in used}
     return {name: Shape.of(each.num_params, each.config) for name, each in found.items()}

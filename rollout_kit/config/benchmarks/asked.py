@@ -12,7 +12,7 @@ from ...serving.nemo_gym.checkout import locate
 from ...types import JsonObject
 from .. import overrides
 from ..instances import AGENTS, MODELS, RESOURCES, Instance
-from ..keys import AuditConfig, CollectConfig, Command, HarborConfig, TasksConfig
+from ..keys import AuditConfig, CollectConfig, Command, HarborConfig, ReverifyConfig, TasksConfig
 from ..sources import CHECKOUT, Layer, Merged, read_layers
 from .definition import (
     AGENT,
@@ -69,6 +69,8 @@ class Asked:
     theirs: str | None = None
     is_verified_only: bool = False
     """Whether the command asks no policy."""
+    has_rollouts: bool = False
+    """Whether it reads stored rollouts, and no rows."""
 
     @classmethod
     def of(
@@ -87,7 +89,7 @@ class Asked:
                 raise ConfigError(f"{KEY} and {HARBOR_KEY} were both given: leave one of them out")
             own = define_harbor(folders, {}, cwd, with_gold=not command.asks_policy)
             return cls(own, is_verified_only=not command.asks_policy)
-        if not name or not issubclass(command, TasksConfig | AuditConfig):
+        if not name or not issubclass(command, TasksConfig | AuditConfig | ReverifyConfig):
             return cls()
         if name.startswith("["):
             raise ConfigError(f"{KEY}={name}: only ng_collect_rollouts takes several: name one")
@@ -95,7 +97,8 @@ class Asked:
             return cls(theirs=config_of(name.removeprefix(THEIRS), find_checkout(checkout, cwd)))
         own = read_definition(name, cwd)
         own = own if command.asks_policy else own.for_audit()
-        return cls(own, is_verified_only=not command.asks_policy)
+        reads = issubclass(command, ReverifyConfig)
+        return cls(own, is_verified_only=not command.asks_policy, has_rollouts=reads)
 
     @property
     def config_paths(self) -> list[str]:
@@ -105,6 +108,8 @@ class Asked:
     def layers(self) -> list[Layer]:
         if self.own is None:
             return []
+        if self.has_rollouts:
+            return [Layer(str(self.own), self.own.to_servers())]
         make = self.own.to_verifier if self.is_verified_only else self.own.to_layer
         return [Layer(str(self.own), make(rows_file(self.own)))]
 

@@ -225,12 +225,23 @@ def read_grades(said: str, criteria: Sequence[Criterion], answer: str) -> list[G
 def _read_grade(criterion: Criterion, entry: Mapping[str, Any], answer: str) -> Grade:
     evidence, reason = (str(entry.get(name) or "") for name in ("evidence", "reason"))
     is_quoted = " ".join(evidence.split()) in " ".join(answer.split()) if evidence else None
-    said = entry.get("score")
+    said = _plain(entry.get("score"), criterion.kind)
     score = criterion.read(said)
     value = (
         None if criterion.kind == "pairwise" else bool(said) if criterion.kind == "binary" else said
     )
     return Grade(criterion.name, score, evidence, reason, is_quoted, value)
+
+
+def _plain(said: Any, kind: str) -> Any:
+    """A score that a judge has put into quotes, without them."""
+    if not isinstance(said, str) or kind == "pairwise":
+        return said
+    try:
+        found = orjson.loads(said.strip().lower())
+    except orjson.JSONDecodeError:
+        return said
+    return found if isinstance(found, bool) or kind == "scaled" else said
 
 
 def reply_literally(prompt: str) -> str | None:
