@@ -238,14 +238,18 @@ class HarnessAgent(Agent):
         return {"status": 0, "ended_by": "", "stdout": said[: self.config.output_bytes]}
 
     def _check_started(self, ended: JsonObject, recorder: Recorder) -> None:
-        """RolloutError if the program failed before it asked the model."""
+        """RolloutError if the program failed before the model has answered it."""
         has_asked = len(recorder.calls) > recorder.num_restored
         if has_asked or recorder.reached or ended["ended_by"] or not ended["status"]:
             return
         said = "\n".join(filter(None, (ended.get("stdout"), ended.get("stderr"))))
+        why = (
+            f"after the model refused its request: {recorder.refusal}. It printed"
+            if recorder.refusal
+            else "before it asked the model"
+        )
         raise RolloutError(
-            f"the program ended with status {ended['status']} before it asked the model:"
-            f" {said.strip()[-1000:]}",
+            f"the program ended with status {ended['status']} {why}: {said.strip()[-1000:]}",
             server=self.name,
             retryable=False,
         )

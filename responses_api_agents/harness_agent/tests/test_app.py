@@ -12,7 +12,7 @@ from harness_programs import LOOP, MCP_HARNESS, RESUMABLE_HARNESS, SMALL_HARNESS
 from support import NO_NAMESPACES, may_isolate
 
 from rollout_kit.api.testing import ScriptedModel, making, mount
-from rollout_kit.errors import ConfigError, RolloutError
+from rollout_kit.errors import ConfigError, ModelError, RolloutError
 from rollout_kit.responses import (
     function_call_item,
     make_response,
@@ -183,6 +183,18 @@ def test_a_program_that_cannot_continue_fails_the_attempt() -> None:
     broken = {**RESUMED, "resume_command": "echo I know nothing >&2; exit 3"}
     with pytest.raises(RolloutError, match="status 3 before it asked the model: I know nothing"):
         play(broken, turn_log=log)
+
+
+@IN_SESSION
+def test_a_program_whose_requests_the_model_refuses_fails_with_the_reason() -> None:
+    def refuse(params: JsonObject) -> str:
+        raise ModelError("no row has this prompt", status=400)
+
+    with pytest.raises(RolloutError, match=r"the model refused its request: .*no row has this"):
+        play(
+            {"command": "python3 /root/h.py", "files": {"/root/h.py": SMALL_HARNESS}},
+            ScriptedModel(refuse),
+        )
 
 
 OUTSIDE: JsonObject = {

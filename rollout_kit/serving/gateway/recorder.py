@@ -86,6 +86,8 @@ class Recorder:
     ) -> None:
         self.calls: list[RecordedCall] = []
         self.failure: RolloutError | None = None
+        self.refusal = ""
+        """Why the model refused a request, the last time that it did."""
         self.reached = ""
         """The limit that the rollout has reached."""
         self.num_replayed = 0
@@ -273,6 +275,7 @@ class Recorder:
                 response = await self._ask_until_answered(raw, began_at, lose)
         except RolloutError as error:
             if is_of_program(error):
+                self.refusal = error.message
                 raise CallRefused(error.status, error.message) from None
             self.fail(error)
             raise self._refuse_more() from None
