@@ -10,23 +10,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, model_validator
-
 from rollout_kit.errors import ConfigError, RolloutError
 from rollout_kit.responses import content_texts, input_items
-from rollout_kit.serving.agent import Agent, AgentConfig
-from rollout_kit.serving.agents.rollout_bounds import RolloutBounds
+from rollout_kit.serving.agent import Agent
 from rollout_kit.serving.agents.tool_calls import ServerTools
 from rollout_kit.serving.gateway.door import Gateway, openai_url
-from rollout_kit.serving.gateway.layout import SideCalls
 from rollout_kit.serving.gateway.mcp_door import SessionTools
 from rollout_kit.serving.gateway.recorder import Recorder
 from rollout_kit.serving.gateway.snapshots import Snapshots
-from rollout_kit.serving.service import OPERATIONAL, ServerRef
 from rollout_kit.session import Session, current_session, entered
 from rollout_kit.types import JsonObject
 
 from .clients import HarnessClient, HarnessShell
+from .config import HarnessAgentConfig
 from .laying_out import HOME, fill_in, list_variables
 from .outside import OutsidePrograms
 
@@ -42,73 +38,6 @@ OF_TASK = frozenset(
 """Create params of a row that the program decides. All others hold for each of its calls."""
 
 Harness = Callable[[str, HarnessClient, HarnessShell], Awaitable[Any]]
-
-
-class HarnessAgentConfig(AgentConfig):
-    model_config = ConfigDict(extra="forbid")
-
-    resources_server: ServerRef = Field(
-        description="The resources server: `shell`, where the program runs in a session."
-    )
-    model_server: ServerRef = Field(description="The model server.")
-    command: str = Field(
-        "", description="Starts the program, in bash. It finds the task in $TASK and $TASK_FILE."
-    )
-    resume_command: str = Field(
-        "",
-        description="Starts the program again after a kill, in the files of its last snapshot,"
-        " where it continues by itself. Without it, `command` begins anew.",
-    )
-    snapshot_every: int = Field(
-        5, ge=1, description="With resume_command: the calls from one snapshot to the next."
-    )
-    function: str = Field(
-        "", description="A function of yours in place of a command: `my_harness.py:run`."
-    )
-    outside: bool = Field(
-        False,
-        description="Run the command outside of the session, on this machine with your rights. It"
-        " works in the session through the tools of the resources server, over MCP at $MCP_URL.",
-    )
-    environment: dict[str, str] = Field({}, description="Further environment variables.")
-    files: dict[str, str] = Field(
-        {},
-        description="Files that are laid out first: path → text, with $OPENAI_BASE_URL etc.",
-    )
-    model_name: str = Field("model", description="The name of the model that the program is given.")
-    time_limit_s: float = Field(1800.0, gt=0, description="After this long the program is killed.")
-    output_bytes: int = Field(
-        4000, ge=0, description="Of longer output the rollout keeps head and tail."
-    )
-    rollout_limits: RolloutBounds | None = Field(
-        None,
-        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one the"
-        " program gets an error, and the rollout ends incomplete, with reason rollout_limit.",
-    )
-    side_calls: SideCalls = Field(
-        "other_system_without_tools",
-        description="Calls that are no turns of the task, such as titles: those without tools under"
-        " a system prompt that no call with tools has; `without_tools`; `none`; or a list of texts,"
-        " one of which stands in their system prompt.",
-    )
-    gateway_host: str = Field(
-        "127.0.0.1",
-        json_schema_extra=OPERATIONAL,
-        description="Where the gateway listens. A shell on another machine must reach it.",
-    )
-    gateway_port: int = Field(
-        0, ge=0, le=65535, json_schema_extra=OPERATIONAL, description="Its port; 0: a free one."
-    )
-
-    @model_validator(mode="after")
-    def _has_one_program(self) -> "HarnessAgentConfig":
-        if bool(self.command) == bool(self.function):
-            raise ValueError("give a command or a function, and not both")
-        if self.resume_command and not self.command:
-            raise ValueError("resume_command needs a command")
-        if self.outside and (self.resume_command or not self.command):
-            raise ValueError("outside needs a command, and has no resume_command")
-        return self
 
 
 class HarnessAgent(Agent):

@@ -29,7 +29,7 @@ MODEL = "responses_api_models/local_model/configs/local_model.yaml"
 
 VARIABLES = ("OPENAI_API_KEY", "NVIDIA_API_KEY", "OPENROUTER_API_KEY", "TOGETHER_API_KEY")
 VARIABLES += ("FIREWORKS_API_KEY", "DEEPINFRA_TOKEN", "GEMINI_API_KEY", "ANTHROPIC_API_KEY")
-VARIABLES += ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY")
+VARIABLES += ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY", "HARNESSES")
 
 HOSTED = {"policy_base_url": "http://h.test/v1", "policy_api_key": "k", "policy_model_name": "m"}
 
