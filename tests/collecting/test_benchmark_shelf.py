@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("huggingface_hub")
 
-from hub import Hub, serve_hub
+from hub import Hub, standing_in
 from published import publish, write_url_files
 
 from benchmarks.agreement.shelf.comparison import list_parts
@@ -23,13 +23,7 @@ NAMES = [*read_made()]
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    with serve_hub() as found:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-        from huggingface_hub import constants
-
-        monkeypatch.setenv("HF_ENDPOINT", found.url)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with standing_in(monkeypatch, tmp_path) as found:
         yield found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub import Hub, serve_hub
+from hub import Hub, standing_in
 from published import as_csv, publish
 from workplace import ROOT
 
@@ -131,13 +131,7 @@ def make_rows(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    with serve_hub() as found:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-        from huggingface_hub import constants
-
-        monkeypatch.setenv("HF_ENDPOINT", found.url)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with standing_in(monkeypatch, tmp_path) as found:
         yield found
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote
 
 import orjson
+import pytest
 
 COMMIT = "c" * 40
 
@@ -88,3 +90,16 @@ def _find(hub: Hub, path: str) -> tuple[int, bytes, dict[str, str]]:
             etag = f'"{hashlib.sha256(content).hexdigest()}"'
             return 200, content, {"ETag": etag, "X-Repo-Commit": commit}
     return 404, b"{}", {"X-Error-Code": "RepoNotFound"}
+
+
+@contextmanager
+def standing_in(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[Hub]:
+    """The hub for all that asks Hugging Face in this process, with empty caches."""
+    from huggingface_hub import constants
+
+    with serve_hub() as found:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.setenv("HF_ENDPOINT", found.url)
+        patch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+        yield found
