@@ -48,7 +48,8 @@ def make_branch(rollout: Rollout, turn: int) -> JsonObject | str:
         [without_tokens(item) for item in output[step.begin : step.end] if not is_returned(item)]
         for step in steps[: turn - 1]
     ]
-    return {**row_of(rollout.line), **({FIRST_TURNS: given} if given else {})}
+    row = {"agent_ref": {"name": rollout.key.agent}, **row_of(rollout.line)}
+    return {**row, **({FIRST_TURNS: given} if given else {})}
 
 
 def is_aside(call: ModelCall) -> bool:

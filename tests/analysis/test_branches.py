@@ -75,7 +75,9 @@ def test_a_rollout_is_made_again_from_a_turn(tmp_path: Path) -> None:
     collect(tmp_path, "first", ROWS, Adding(1))
     rows = branch(tmp_path, 3, "+where=n == 1")
     [row] = rows
-    assert row["n"] == 1 and [len(turn) for turn in row["first_turns"]] == [1, 1]
+    assert (
+        row["agent_ref"] and row["n"] == 1 and [len(turn) for turn in row["first_turns"]] == [1, 1]
+    )
     assert not any("token" in name for turn in row["first_turns"] for name in turn[0])
 
     model = Adding(10)
