@@ -128,8 +128,8 @@ class Busy(ScriptedModel):
         self.changed.set()
 
 
-@pytest.mark.parametrize("over", ["local", "http"])
-def test_two_collections_over_one_model_server(tmp_path: Path, over: Any) -> None:
+def run_two(tmp_path: Path, over: Any) -> Busy:
+    """A model that two collections have asked at the same time, one with three shares."""
     model = Busy()
     agent = registry.load("responses_api_agents", "simple_agent")
     wiring = {"resources_server": {"name": "echo"}, "model_server": {"name": "policy_model"}}
@@ -151,4 +151,17 @@ def test_two_collections_over_one_model_server(tmp_path: Path, over: Any) -> Non
             assert await asyncio.gather(*done) == [0, 0]
 
     asyncio.run(main())
-    assert abs(model.held[3.0] / model.held.total() - 0.75) < 0.05
+    return model
+
+
+@pytest.mark.parametrize("over", ["local", "http"])
+def test_what_two_collections_claim_reaches_their_model_server(tmp_path: Path, over: Any) -> None:
+    assert {*run_two(tmp_path, over).held} == {3.0, 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["local", "http"])
+def test_two_collections_share_the_time_of_one_model_server(tmp_path: Path, over: Any) -> None:
+    """It measures time. test_shares_are_of_the_time holds the rule on a virtual clock."""
+    held = run_two(tmp_path, over).held
+    assert abs(held[3.0] / held.total() - 0.75) < 0.05
