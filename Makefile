@@ -173,18 +173,18 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix; ALGORITHM=ppo
 	rm -rf results/grpo
-	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
+	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums) --algorithm $(or $(ALGORITHM),grpo)
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py tests/training/test_grpo_kl.py \
-		tests/training/test_weight_folder.py
+		tests/training/test_ppo_example.py tests/training/test_weight_folder.py
 
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl
 	.rl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
-		torch==2.13.0 transformers matplotlib pytest hypothesis
+		torch==2.13.0 transformers peft matplotlib pytest hypothesis
 	@touch $@
 
 dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/

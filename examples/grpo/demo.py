@@ -3,7 +3,7 @@
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
 The lesson is `sums`, `shell`: the model in the hands of a harness, or `mix`: three environments,
-with evaluations on the way. Model server, collector,
+with evaluations on the way. With `--algorithm ppo` examples/ppo trains it. Model server, collector,
 buffer and trainer are separate processes; one that ends too early is started again and continues.
 With `--kill` this script itself kills them, and checks at the end that no group was lost or trained
 on twice. Interrupted, the same command continues.
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = ROOT / "examples/grpo"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ LESSONS = {
         num_tests=192,
         rate=1e-3,
         most_tokens=96,
-        title="GRPO on three-digit sums",
+        title="three-digit sums",
         axis="share of sums that are right",
     ),
     "shell": Lesson(
@@ -73,7 +72,7 @@ LESSONS = {
         num_tests=64,
         rate=3e-3,
         most_tokens=1,
-        title="GRPO through a harness in a shell: one of eight commands",
+        title="one of eight commands, through a harness in a shell",
         axis="share of files that are right",
     ),
     "mix": Lesson(
@@ -86,7 +85,7 @@ LESSONS = {
         num_tests=192,
         rate=1e-3,
         most_tokens=96,
-        title="GRPO on three environments at once",
+        title="three environments at once",
         axis="share of tasks that are solved",
         is_mix=True,
     ),
@@ -144,6 +143,7 @@ class Kept:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lesson", choices=LESSONS, default="sums")
+    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--test", type=int, help="number of tasks to test with")
@@ -184,7 +184,7 @@ def main() -> None:
         print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
         check(lesson, folder)
-    draw(lesson, folder, [(0, before), (args.steps, after)])
+    draw(lesson, args.algorithm, folder, [(0, before), (args.steps, after)])
     run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
     print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
 
@@ -237,7 +237,7 @@ def serve_buffer(lesson: Lesson, folder: Path, url: str) -> list[str]:
 def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
     own = [f"--folder={folder}", f"--steps={args.steps}", f"--seed={args.seed}"]
     own.append(f"--rate={LESSONS[args.lesson].rate}")
-    return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
+    return [*script("train.py", args.algorithm), f"--buffer={buffer}", f"--head={head}", *own]
 
 
 def build_words(lesson: Lesson, output: Path, head: str) -> list[str]:
@@ -335,7 +335,7 @@ def show_mix(folder: Path) -> None:
         print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
 
 
-def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
+def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
     """The curve of the rewards, as a picture."""
     import matplotlib
 
@@ -363,7 +363,7 @@ def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> No
             ha="center",
         )
     axes.set(xlabel="training step", ylabel=f"mean reward: {lesson.axis}")
-    axes.set(ylim=(0, 1), title=lesson.title)
+    axes.set(ylim=(0, 1), title=f"{algorithm.upper()}: {lesson.title}")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -401,8 +401,8 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def script(name: str) -> list[str]:
-    return [sys.executable, str(HERE / name)]
+def script(name: str, example: str = "grpo") -> list[str]:
+    return [sys.executable, str(ROOT / "examples" / example / name)]
 
 
 def command(name: str) -> str:

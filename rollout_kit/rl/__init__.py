@@ -16,6 +16,7 @@ _MODULES = {
     "ExperienceBuffer": "buffer.experience",
     "GroupBatch": "buffer.group",
     "MemoryBuffer": "buffer.memory",
+    "PhaseTimer": "phases",
     "add_reference": "reference",
     "check_tokens": "checking",
     "collect": "producing.collecting",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .buffer.policy import BufferPolicy as BufferPolicy
     from .checking import check_tokens as check_tokens
     from .monitoring import measure_batch as measure_batch
+    from .phases import PhaseTimer as PhaseTimer
     from .producing.collecting import collect as collect
     from .reference import add_reference as add_reference
     from .reference import score_with as score_with
