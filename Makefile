@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo rl-seeds test-rl dpo-demo clean
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -176,6 +176,10 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix; ALGORITHM=ppo
 	rm -rf results/grpo
 	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums) --algorithm $(or $(ALGORITHM),grpo)
+
+rl-seeds: .rl/.ready  ## three seeds of the mix, while processes are killed: shares and gains, into results/seeds/
+	for seed in 0 1 2; do .rl/bin/python examples/grpo/demo.py --lesson mix --kill --seed $$seed \
+		--folder results/seeds/$$seed || exit 1; done
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py tests/training/test_grpo_kl.py \

@@ -25,7 +25,8 @@ TASKS = ROOT / "responses_api_models/local_model/data/demo.jsonl"
 RECORDED, MEMBERS = 200, 4
 """Rollouts of the recording, and of a group."""
 
-PLACES = "policy_model.responses_api_models.local_model.num_threads"
+PLACES = 1
+"""Calls that `local_model` computes at a time: its default."""
 
 BARS = {"rollouts_per_s": 0.10, "rollout_p95_s": 0.15}
 """Most that a prediction may be off, as a share of the median of the real runs."""
@@ -38,7 +39,6 @@ class Setting:
     staleness: int
     step_s: float
     parallel: int
-    places: int = 1
 
 
 SETTINGS = (
@@ -70,10 +70,7 @@ async def run(setting: Setting, steps: int, output: Path) -> dict[str, float]:
     policy = BufferPolicy(batch=setting.batch, staleness=setting.staleness)
     buffer = MemoryBuffer(policy)
     trainer = SimulatedTrainer(buffer, setting.batch, setting.step_s)
-    async with (
-        buffer,
-        rk.servers(ROOT / "configs/demo.yaml", **{PLACES: setting.places}) as servers,
-    ):
+    async with buffer, rk.servers(ROOT / "configs/demo.yaml") as servers:
         collecting = collect(
             servers,
             TASKS,
@@ -104,8 +101,8 @@ def compare(
     setting: Setting, recording: Recording, steps: int, runs: list[dict[str, float]]
 ) -> Any:
     setup = TrainingSetup(
-        fit_speed(recording.spans, places=1),
-        places=setting.places,
+        fit_speed(recording.spans, places=PLACES),
+        places=PLACES,
         batch=setting.batch,
         group_size=MEMBERS,
         staleness=setting.staleness,
@@ -125,7 +122,7 @@ async def measure(args: argparse.Namespace) -> list[Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         recording = await record(folder)
-        token_s = fit_speed(recording.spans, places=1).alone_s
+        token_s = fit_speed(recording.spans, places=PLACES).alone_s
         print(f"recorded: {recording.num_rollouts} rollouts, {token_s * 1e6:.0f} µs a token")
         print("| setting | rollouts/s: predicted | real | error | p95: predicted | real | error |")
         print("|---|---|---|---|---|---|---|", flush=True)
@@ -135,7 +132,7 @@ async def measure(args: argparse.Namespace) -> list[Any]:
                 await run(setting, args.steps, folder / f"{setting.name} {number}.jsonl")
                 for number in range(args.runs)
             ]
-            found.append(compare(setting, recording, args.steps, runs))
+            found.append(await asyncio.to_thread(compare, setting, recording, args.steps, runs))
             rate, p95 = (found[-1][name] for name in BARS)
             print(
                 f"| {setting.name} | {rate['predicted']:.1f} | {rate['real']:.1f} |"

@@ -11,6 +11,7 @@ on twice. Interrupted, the same command continues.
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -94,7 +95,9 @@ LESSONS = {
 EVAL_EVERY = 10
 """Steps from one evaluation of a mix to the next."""
 
-KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.8: "collector"}
+EVERYTHING = "everything"
+
+KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.7: EVERYTHING, 0.8: "collector"}
 """Share of the steps after which a process is killed."""
 
 LOOK_S = 0.5
@@ -287,8 +290,9 @@ def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.N
                 print(line, flush=True)
             found = re.match(r"step +(\d+) ", line)
             if found and (name := kills.pop(int(found[1]), "")):
-                print(f"killing the {name}", flush=True)
-                known[name].kill()
+                print(f"killing {name if name == EVERYTHING else f'the {name}'}", flush=True)
+                for one in [known[name]] if name in known else known.values():
+                    one.kill()
         shown = len(lines)
         if is_done:
             return
@@ -323,16 +327,31 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def show_mix(folder: Path) -> None:
     """The shares of the environments, and the last evaluation of each set."""
-    for line in {each["set"]: each for each in read_evaluations(folder)}.values():
+    last = {each["set"]: each for each in read_evaluations(folder)}
+    for line in last.values():
         said = f"{line['set']}: {line['reward']:.3f} at version {line['version']}"
         if "gain_low" in line:
             said += f", {line['gain']:+.3f}, 95 % interval [{line['gain_low']:+.3f}"
             said += f", {line['gain_high']:+.3f}]"
         print(said)
+    if gains := [each for each in last.values() if "gain" in each and is_sampled(each)]:
+        print(f"mean of the sets: {describe_mean_gain(gains)}")
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     sources = Counter(name for each in steps for name in each.get("sources", ()))
     for name, number in sources.items():
         print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
+
+
+def is_sampled(evaluation: dict[str, Any]) -> bool:
+    return not evaluation["set"].endswith("_greedy")
+
+
+def describe_mean_gain(evaluations: Sequence[dict[str, Any]]) -> str:
+    """The mean gain of sets whose tasks are drawn apart, with its 95 % interval."""
+    gain = sum(each["gain"] for each in evaluations) / len(evaluations)
+    half = math.hypot(*(each["gain_high"] - each["gain"] for each in evaluations))
+    half /= len(evaluations)
+    return f"{gain:+.3f}, 95 % interval [{gain - half:+.3f}, {gain + half:+.3f}]"
 
 
 def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
@@ -373,13 +392,12 @@ def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int
 def draw_evaluations(axes: Any, folder: Path) -> None:
     """The curve of each set that was evaluated, with its interval."""
     lines = read_evaluations(folder)
-    for name in dict.fromkeys(line["set"] for line in lines):
-        if not name.endswith("_greedy"):
-            of = [line for line in lines if line["set"] == name]
-            versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
-            spread = [[x["reward"] - x["reward_low"] for x in of]]
-            spread.append([x["reward_high"] - x["reward"] for x in of])
-            axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
+    for name in dict.fromkeys(line["set"] for line in lines if is_sampled(line)):
+        of = [line for line in lines if line["set"] == name]
+        versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
+        spread = [[x["reward"] - x["reward_low"] for x in of]]
+        spread.append([x["reward_high"] - x["reward"] for x in of])
+        axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
 
 
 def wait_for(head: str, servers: Kept) -> None:

@@ -205,7 +205,8 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
             with phase("wait"):
                 batch, groups = await take_groups(buffer, num_groups, trained)
             manager.keep_best((await buffer.stats())["best_version"])
-            records = [read_group(group.rollouts, group.rewards) for group in groups]
+            oldest = buffer.policy.oldest_token(step - 1)
+            records = [read_group(each.rollouts, each.rewards, oldest=oldest) for each in groups]
             rng = random.Random(f"{args.seed} {step}")
             with phase("update"):
                 figures = await asyncio.to_thread(learner.update, step, records, rng)
