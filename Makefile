@@ -173,7 +173,7 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix; ALGORITHM=ppo
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, mix or distillation; ALGORITHM=ppo
 	rm -rf results/grpo
 	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums) --algorithm $(or $(ALGORITHM),grpo)
 
@@ -183,7 +183,7 @@ rl-seeds: .rl/.ready  ## three seeds of the mix, while processes are killed: sha
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py tests/training/test_grpo_kl.py \
-		tests/training/test_ppo_example.py tests/training/test_weight_folder.py
+		tests/training/test_ppo_example.py tests/training/test_teacher.py tests/training/test_weight_folder.py
 
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl

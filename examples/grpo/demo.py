@@ -2,11 +2,12 @@
 
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
-The lesson is `sums`, `shell`: the model in the hands of a harness, or `mix`: three environments,
-with evaluations on the way. With `--algorithm ppo` examples/ppo trains it. Model server, collector,
-buffer and trainer are separate processes; one that ends too early is started again and continues.
-With `--kill` this script itself kills them, and checks at the end that no group was lost or trained
-on twice. Interrupted, the same command continues.
+The lesson is `sums`, `shell`: the model in the hands of a harness, `mix`: three environments, with
+evaluations on the way, or `distillation`: a worse copy of the model learns from it. With
+`--algorithm ppo` examples/ppo trains it. Model server, collector, buffer and trainer are separate
+processes; one that ends too early is started again and continues. With `--kill` this script itself
+kills them, and checks at the end that no group was lost or trained on twice. Interrupted, the same
+command continues.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Lesson:
 
     agent: str
     config: str
+    """Below examples/."""
     tasks: str
     groups: int
     members: int
@@ -47,12 +49,14 @@ class Lesson:
     axis: str
     is_mix: bool = False
     """Whether the tasks are a mix, which the collector evaluates on the way."""
+    has_teacher: bool = False
+    """Whether a worse copy of the model learns from the model."""
 
 
 LESSONS = {
     "sums": Lesson(
         agent="math_with_verify_simple_agent",
-        config="grpo.yaml",
+        config="grpo/grpo.yaml",
         tasks="tasks.py",
         groups=32,
         members=8,
@@ -65,7 +69,7 @@ LESSONS = {
     ),
     "shell": Lesson(
         agent="chooser",
-        config="shell.yaml",
+        config="grpo/shell.yaml",
         tasks="shell_tasks.py",
         groups=8,
         members=16,
@@ -78,7 +82,7 @@ LESSONS = {
     ),
     "mix": Lesson(
         agent="",
-        config="mix.yaml",
+        config="grpo/mix.yaml",
         tasks="mix_tasks.py",
         groups=30,
         members=8,
@@ -92,12 +96,20 @@ LESSONS = {
     ),
 }
 
+LESSONS["distillation"] = replace(
+    LESSONS["sums"],
+    config="distillation/distillation.yaml",
+    steps=30,
+    title="a worse copy of the model learns three-digit sums from it",
+    has_teacher=True,
+)
+
 EVAL_EVERY = 10
 """Steps from one evaluation of a mix to the next."""
 
 EVERYTHING = "everything"
 
-KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.7: EVERYTHING, 0.8: "collector"}
+KILLS = {0.2: "trainer", 0.35: "buffer", 0.5: "servers", 0.7: EVERYTHING, 0.85: "collector"}
 """Share of the steps after which a process is killed."""
 
 LOOK_S = 0.5
@@ -158,6 +170,9 @@ def main() -> None:
     began = time.monotonic()
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if lesson.has_teacher:
+        args.algorithm = "distillation"
+        make_student(folder, args.seed)
     run(lesson.tasks, str(folder), f"--test={args.test}", f"--seed={args.seed}")
     head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     with ExitStack() as stack:
@@ -203,11 +218,13 @@ def kept(name: str, command: Sequence[str], folder: Path) -> Iterator[Kept]:
 
 
 def serve(lesson: Lesson, folder: Path, head: str) -> list[str]:
-    weights = "policy_model.responses_api_models.local_model.weight_sync.path"
+    model = "policy_model.responses_api_models.local_model"
+    student = [f"++{model}.model_path={find_student(folder)}"] if lesson.has_teacher else []
     return [
         command("ng_run"),
-        f"+config_paths=[examples/grpo/{lesson.config}]",
-        f"++{weights}={folder}/weights",
+        *student,
+        f"+config_paths=[examples/{lesson.config}]",
+        f"++{model}.weight_sync.path={folder}/weights",
         f"+head_server.port={head.rpartition(':')[2]}",
     ]
 
@@ -217,6 +234,8 @@ def collect(lesson: Lesson, folder: Path, head: str, buffer: str) -> list[str]:
     if lesson.is_mix:
         tasks = [f"+mix={folder}/mix.yaml", f"+eval={folder}/eval.yaml"]
         tasks.append(f"+eval_every={EVAL_EVERY}")
+    if lesson.has_teacher:
+        tasks.append("+teacher=teacher_model")
     return [
         command("ng_collect_rollouts"),
         *tasks,
@@ -240,7 +259,19 @@ def serve_buffer(lesson: Lesson, folder: Path, url: str) -> list[str]:
 def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
     own = [f"--folder={folder}", f"--steps={args.steps}", f"--seed={args.seed}"]
     own.append(f"--rate={LESSONS[args.lesson].rate}")
+    if LESSONS[args.lesson].has_teacher:
+        own.append(f"--base={find_student(folder)}")
     return [*script("train.py", args.algorithm), f"--buffer={buffer}", f"--head={head}", *own]
+
+
+def make_student(folder: Path, seed: int) -> None:
+    if not find_student(folder).is_dir():
+        words = [str(folder / "student"), f"--seed={seed}"]
+        subprocess.run([*script("make_student.py", "distillation"), *words], cwd=ROOT, check=True)
+
+
+def find_student(folder: Path) -> Path:
+    return folder / "student/step_0"
 
 
 def build_words(lesson: Lesson, output: Path, head: str) -> list[str]:

@@ -364,6 +364,11 @@ class ProducingConfig(CommandKeys):
         " weights during a training.",
     )
     eval_every: int = Field(20, ge=1, description="Versions from one evaluation to the next.")
+    teacher: str | None = Field(
+        None,
+        description="Model server whose log-probs of the sampled tokens are stored with each"
+        " rollout, for distillation.",
+    )
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"

@@ -58,6 +58,8 @@ class TrainingRow:
     reward: float | None
     group_id: str
     rollout_index: int
+    teacher_log_probs: Sequence[float] = ()
+    """Those of the teacher, 0 where the policy sampled nothing; empty if the run had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class RolloutRecord:
             self.reward,
             self.group_id,
             self.rollout_index,
+            sequence.teacher_log_probs,
         )
 
     def _mask(self, sequence: TokenSequence) -> list[int]:
