@@ -95,7 +95,7 @@ test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trai
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers resources_servers/reward_model/tests/test_classifier.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \
-		tests/training/test_goal_trl.py \
+		tests/training/test_goal_trl.py tests/training/test_trl_examples.py \
 		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.

@@ -1,6 +1,6 @@
 """Write a worse copy of the tiny model, for a student: noise is added to its matrices.
 
-python examples/distillation/make_student.py FOLDER [--noise 0.3] [--seed 0]
+python examples/distillation/make_student.py FOLDER [--noise 0.15] [--seed 0]
 """
 
 import argparse
@@ -19,7 +19,7 @@ BASE = ROOT / "responses_api_models/local_model/checkpoint"
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--noise", type=float, default=0.3, help="share of a matrix' deviation")
+    parser.add_argument("--noise", type=float, default=0.15, help="share of a matrix' deviation")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     disable_progress_bar()

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +38,7 @@ from rollout_kit.rl import (
     BufferedGroup,
     CheckpointManager,
     GroupBatch,
+    Phases,
     PhaseTimer,
     measure_batch,
     open_buffer,
@@ -151,16 +153,22 @@ def sum_penalty(rows: Sequence[TrainingRow], penalty: Penalty) -> float:
     return penalty.coefficient * sum(map(sum, estimate_row_kl(rows, penalty)))
 
 
+def find_url(head: str, name: str = "policy_model") -> str:
+    """The address of a server of the ng_run."""
+    with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
+        urls = {each["name"]: each["urls"][0] for each in json.load(reply)}
+    if name not in urls:
+        raise SystemExit(f"{head} has no server {name}; there are: {', '.join(urls)}")
+    return urls[name]
+
+
 def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model") -> None:
     """Have the model server load the newest checkpoint now, rather than at its next look."""
     while True:
         try:
-            with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
-                urls = {each["name"]: each["urls"][0] for each in json.load(reply)}
-            if name not in urls:
-                raise SystemExit(f"{head} has no server {name}; there are: {', '.join(urls)}")
             header = {"content-type": "application/json"}
-            request = urllib.request.Request(f"{urls[name]}/load_weights", b"{}", header)
+            url = f"{find_url(head, name)}/load_weights"
+            request = urllib.request.Request(url, b"{}", header)
             with urllib.request.urlopen(request, timeout=60) as reply:
                 told = json.load(reply)
             if told["version"] != step:
@@ -208,7 +216,7 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
             oldest = buffer.policy.oldest_token(step - 1)
             records = [read_group(each.rollouts, each.rewards, oldest=oldest) for each in groups]
             rng = random.Random(f"{args.seed} {step}")
-            with phase("update"):
+            with phase("update"), rest(args):
                 figures = await asyncio.to_thread(learner.update, step, records, rng)
             trained = {group.key for group in groups}
             state: dict[str, Any] = {"trained": sorted(trained)}
@@ -224,6 +232,13 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
             log_step(args.folder, step, {**figures, **state})
             await buffer.set_version(step, figures)
             print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
+
+
+def rest(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Context in which the model server sleeps, if it shares the GPUs of the trainer."""
+    if args.placement == "apart":
+        return nullcontext()
+    return Phases(find_url(args.head)).training()
 
 
 def load_model(args: argparse.Namespace) -> Any:
@@ -287,6 +302,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kl", type=float, help="coefficient of a KL term; 0 only measures it")
     parser.add_argument("--kl-estimate", choices=("k1", "k2", "k3"), default="k3")
     parser.add_argument("--kl-in", choices=("loss", "reward"), default="loss")
+    parser.add_argument(
+        "--placement", choices=("apart", "phases"), default="apart", help="phases: on the same GPUs"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
