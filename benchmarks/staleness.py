@@ -10,7 +10,7 @@ weights 2 s to reach the model. The buffer itself admits the groups, and drops w
 import random
 import sys
 
-from rollout_kit.rl.simulation.recording import RecordedRollout, RecordedTurn, Speed
+from rollout_kit.rl.simulation.recording import RecordedRollout, RecordedTurn, TokenSpeed
 from rollout_kit.rl.simulation.training import TrainingSetup, predict
 
 PLACES, GROUP, BATCH, STEPS = 128, 8, 32, 40
@@ -44,7 +44,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for staleness in (0, 1, 2, 4):
         setup = TrainingSetup(
-            Speed(TOKEN_S),
+            TokenSpeed(TOKEN_S),
             places=PLACES,
             batch=BATCH,
             group_size=GROUP,

@@ -16,11 +16,12 @@ Token ids travel on the items, not in a model server's memory. So they survive r
 with replicas, and an agent that edits the conversation cannot get the tokens of another one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+from .errors import RolloutError
 from .responses import JsonObject
 
 PROMPT, SUFFIX, RESTART = "prompt_token_ids", "prompt_suffix_token_ids", "prompt_restart"
@@ -224,6 +225,25 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
         else:
             found.append(TokenSequence([turn]))
     return found
+
+
+async def add_teacher(
+    output: Sequence[JsonObject], score: Callable[[JsonObject], Awaitable[JsonObject]]
+) -> None:
+    """Write the log-probs of another model for the sampled tokens onto the turns of a response.
+    `score` is its `POST /score_tokens`."""
+    if not (made := [item for item in output if GENERATION in item]):
+        what = "the response has no token ids for it: set return_token_ids of the model server"
+        raise RolloutError(f"teacher: {what}", retryable=False)
+    turns = iter(made)
+    for sequence in sequences(output):
+        asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
+        scored = [0.0, *(await score(asked))["log_probs"]]
+        end = 0
+        for turn, item in zip(sequence.turns, turns, strict=False):
+            start = end + len(turn.added)
+            end = start + len(turn.generation)
+            item[TEACHER] = scored[start:end]
 
 
 def _read_spans(item: Mapping[str, Any]) -> list[VersionSpan]:

@@ -194,6 +194,8 @@ async def know_agents(
     command: CollectConfig, servers: Servers, reader: TaskReader
 ) -> dict[str, KnownAgent]:
     """The agents that a run may use, by name; ConfigError if one of them cannot be used."""
+    if command.teacher:
+        servers.peers.transport(command.teacher)  # an error names it if there is none
     generation: JsonObject = {}
     if servers.default_params:
         generation["default_params"] = servers.default_params

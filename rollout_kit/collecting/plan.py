@@ -220,8 +220,6 @@ async def open_collection(
     `path` is the input, and `name` how the user named it; the cost of the run is added to `bill`.
     """
     command = config.command
-    if command.teacher:
-        servers.peers.transport(command.teacher)  # or an error that names the servers
     reader = task_reader(command, servers, path)
     known = await know_agents(command, servers, reader)
     plans = {agent: each.plan for agent, each in known.items()}

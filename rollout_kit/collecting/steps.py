@@ -47,7 +47,7 @@ from ..store.lines import (
     without_verdict,
 )
 from ..time_limit import Due, within
-from ..trajectory import GENERATION, TEACHER, sequences, versions_of
+from ..trajectory import add_teacher, versions_of
 from ..types import Attempt, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .batches.batching import make_ticket, put_aside
@@ -189,22 +189,9 @@ class Steps:
         return self._rollout(line, scores, None)
 
     async def _ask_teacher(self, response: JsonObject) -> None:
-        """Write the teacher's log-probs of the sampled tokens onto the turns, if there is one."""
-        if not (teacher := self.shared.limits.teacher):
-            return
-        output = response.get("output") or []
-        if not (made := [item for item in output if GENERATION in item]):
-            what = "the response has no token ids for it: set return_token_ids of the model server"
-            raise RolloutError(f"teacher: {what}", server=self._server, retryable=False)
-        turns = iter(made)
-        for sequence in sequences(output):
-            asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
-            scored = [0.0, *(await self._call(teacher, "/score_tokens", asked))["log_probs"]]
-            end = 0
-            for turn, item in zip(sequence.turns, turns, strict=False):
-                start = end + len(turn.added)
-                end = start + len(turn.generation)
-                item[TEACHER] = scored[start:end]
+        if teacher := self.shared.limits.teacher:
+            score = partial(self._call, teacher, "/score_tokens")
+            await add_teacher(response.get("output") or [], score)
 
     async def _verify_stored(self, stored: JsonObject) -> Result | Refused:
         """Verify a stored response in a fresh session, without the policy."""

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from ..config.keys import SimulateTrainingConfig
-from ..rl.simulation.recording import Recording, Speed, fit_speed, read_recording
+from ..rl.simulation.recording import Recording, TokenSpeed, fit_speed, read_recording
 from ..rl.simulation.training import TrainingSetup, predict
 from ..types import JsonObject
 from . import entry
@@ -37,9 +37,9 @@ def simulate(command: SimulateTrainingConfig) -> JsonObject:
     return {"recording": recorded, **asdict(predict(recording.groups, setup))}
 
 
-def find_speed(command: SimulateTrainingConfig, recording: Recording) -> Speed:
+def find_speed(command: SimulateTrainingConfig, recording: Recording) -> TokenSpeed:
     if command.token_s is not None:
-        return Speed(command.token_s)
+        return TokenSpeed(command.token_s)
     places = command.recorded_places or command.places
     return fit_speed(recording.spans, places, command.recorded_replicas)
 

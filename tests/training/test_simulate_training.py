@@ -16,7 +16,7 @@ from rollout_kit.rl.simulation.recording import (
     CallSpan,
     RecordedRollout,
     RecordedTurn,
-    Speed,
+    TokenSpeed,
     fit_speed,
     read_recording,
 )
@@ -37,7 +37,7 @@ async def play(replica: SimulatedReplica, calls: list[tuple[float, int]]) -> lis
     return list(await asyncio.gather(*(one(*call) for call in calls)))
 
 
-def list_ends(speed: Speed, places: int | None, calls: list[tuple[float, int]]) -> list[float]:
+def list_ends(speed: TokenSpeed, places: int | None, calls: list[tuple[float, int]]) -> list[float]:
     async def main() -> list[CallSpan]:
         return await play(SimulatedReplica(speed, places), calls)
 
@@ -45,20 +45,20 @@ def list_ends(speed: Speed, places: int | None, calls: list[tuple[float, int]]) 
 
 
 def test_calls_wait_in_turn_for_a_place() -> None:
-    assert list_ends(Speed(1), 1, [(0, 10), (1, 5), (2, 1)]) == pytest.approx([10, 15, 16])
-    assert list_ends(Speed(1), 2, [(0, 10), (1, 5), (2, 1)]) == pytest.approx([10, 6, 7])
+    assert list_ends(TokenSpeed(1), 1, [(0, 10), (1, 5), (2, 1)]) == pytest.approx([10, 15, 16])
+    assert list_ends(TokenSpeed(1), 2, [(0, 10), (1, 5), (2, 1)]) == pytest.approx([10, 6, 7])
 
 
 def test_sequences_slow_each_other_down() -> None:
     # Alone a token takes 1.5 s. From 3 s on both take 2 s: 4 tokens of the second until 11 s.
-    assert list_ends(Speed(1, 0.5), None, [(0, 10), (3, 4)]) == pytest.approx([17, 11])
+    assert list_ends(TokenSpeed(1, 0.5), None, [(0, 10), (3, 4)]) == pytest.approx([17, 11])
 
 
 @pytest.mark.parametrize("places", [1, 3])
 def test_the_speed_of_places_is_found_again(places: int) -> None:
     async def main() -> list[CallSpan]:
         calls = [(number * 0.7, 3 + number % 5) for number in range(60)]
-        return await play(SimulatedReplica(Speed(0.5), places), calls)
+        return await play(SimulatedReplica(TokenSpeed(0.5), places), calls)
 
     assert fit_speed(run_virtual(main()), places).alone_s == pytest.approx(0.5, rel=1e-6)
 
@@ -67,7 +67,7 @@ def test_the_speed_of_shared_replicas_is_found_again() -> None:
     async def main() -> list[CallSpan]:
         calls = [(number * 3.0, 30) for number in range(20)]
         calls += [(200.0 + number, 30) for number in range(40)]
-        return await play(SimulatedReplica(Speed(0.2, 0.05)), calls)
+        return await play(SimulatedReplica(TokenSpeed(0.2, 0.05)), calls)
 
     found = fit_speed(run_virtual(main()), None)
     assert found.alone_s == pytest.approx(0.2, rel=0.2)
@@ -83,7 +83,14 @@ def make_groups(number: int, size: int, tokens: int) -> list[list[RecordedRollou
 
 def test_a_synchronous_step_takes_generation_and_training() -> None:
     setup = TrainingSetup(
-        Speed(0.1), replicas=2, places=2, batch=4, group_size=5, staleness=0, step_s=7.0, steps=3
+        TokenSpeed(0.1),
+        replicas=2,
+        places=2,
+        batch=4,
+        group_size=5,
+        staleness=0,
+        step_s=7.0,
+        steps=3,
     )
     found = predict(make_groups(3, 5, 10), setup)
     assert found.step_s == pytest.approx(4 * 5 * 10 * 0.1 / 4 + 7)  # 20 rollouts in 4 places
@@ -96,7 +103,7 @@ def test_a_synchronous_step_takes_generation_and_training() -> None:
 
 def test_with_staleness_the_trainer_waits_for_nothing() -> None:
     setup = TrainingSetup(
-        Speed(0.1), places=4, batch=4, group_size=5, staleness=1, step_s=7.0, steps=20
+        TokenSpeed(0.1), places=4, batch=4, group_size=5, staleness=1, step_s=7.0, steps=20
     )
     found = predict(make_groups(3, 5, 10), setup)
     assert found.step_s == pytest.approx(7, rel=0.05)
@@ -105,7 +112,7 @@ def test_with_staleness_the_trainer_waits_for_nothing() -> None:
 
 def test_groups_with_equal_rewards_are_waste() -> None:
     equal = [[RecordedRollout((RecordedTurn(10, 0.0),), 1.0)] * 4]
-    setup = TrainingSetup(Speed(0.1), places=4, batch=2, group_size=4, staleness=0, steps=50)
+    setup = TrainingSetup(TokenSpeed(0.1), places=4, batch=2, group_size=4, staleness=0, steps=50)
     found = predict([*make_groups(1, 4, 10), *equal], setup)
     assert found.waste["zero variance"] == pytest.approx(0.5, abs=0.15)
     assert sum(found.waste.values()) == pytest.approx(1)

@@ -42,7 +42,7 @@ class RecordedRollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class TokenSpeed:
     """Seconds of one token of a sequence: `alone_s`, and `each_s` more for each sequence that a
     replica computes at the same time."""
 
@@ -113,12 +113,12 @@ def _list_spans(rollout: Rollout, calls: Iterable[ModelCall]) -> Iterable[CallSp
             yield CallSpan(begin, begin + call.model_s, call.output or 0)
 
 
-def fit_speed(spans: Sequence[CallSpan], places: int | None, replicas: int = 1) -> Speed:
+def fit_speed(spans: Sequence[CallSpan], places: int | None, replicas: int = 1) -> TokenSpeed:
     """How fast the model was. `places` is how many calls a replica computed at the same time; None:
     all of them, and the more there are, the slower is each."""
     if places is not None:
         busy = ((end - begin) * min(n, places * replicas) for begin, end, n in _count(spans))
-        return Speed(math.fsum(busy) / sum(span.tokens for span in spans))
+        return TokenSpeed(math.fsum(busy) / sum(span.tokens for span in spans))
     return _fit_line(spans, replicas)
 
 
@@ -131,7 +131,7 @@ def _count(spans: Sequence[CallSpan]) -> Iterable[tuple[float, float, int]]:
         yield begin, end, number
 
 
-def _fit_line(spans: Sequence[CallSpan], replicas: int) -> Speed:
+def _fit_line(spans: Sequence[CallSpan], replicas: int) -> TokenSpeed:
     """The line through the time of a token and the calls in flight, by least squares."""
     stretches = list(_count(spans))
     points = [
@@ -146,7 +146,7 @@ def _fit_line(spans: Sequence[CallSpan], replicas: int) -> Speed:
     alone_s = statistics.fmean(ys) - slope * statistics.fmean(xs)
     if alone_s < 0:  # all of the time is shared
         alone_s, slope = 0.0, statistics.fmean(ys) / statistics.fmean(xs)
-    return Speed(alone_s, slope)
+    return TokenSpeed(alone_s, slope)
 
 
 def _mean_running(span: CallSpan, stretches: Sequence[tuple[float, float, int]]) -> float:

@@ -5,7 +5,7 @@ import heapq
 from collections import deque
 from itertools import count
 
-from .recording import Speed
+from .recording import TokenSpeed
 
 ROUNDING = 1e-9
 
@@ -13,7 +13,7 @@ ROUNDING = 1e-9
 class SimulatedReplica:
     """At most `places` calls are computed at the same time; None: all. The others wait in turn."""
 
-    def __init__(self, speed: Speed, places: int | None = None) -> None:
+    def __init__(self, speed: TokenSpeed, places: int | None = None) -> None:
         self._speed, self._places = speed, places
         self._waiting = deque[tuple[int, asyncio.Future[None]]]()
         self._running: list[tuple[float, int, asyncio.Future[None]]] = []

@@ -18,7 +18,7 @@ from ..buffer.group import BufferedGroup
 from ..buffer.memory import MemoryBuffer
 from ..buffer.policy import BufferPolicy
 from ..simulated_trainer import SimulatedTrainer
-from .recording import RecordedRollout, Speed
+from .recording import RecordedRollout, TokenSpeed
 from .replicas import SimulatedReplica
 
 LOOK_S = 1.0
@@ -33,7 +33,7 @@ HOUR_S = 3600
 class TrainingSetup:
     """A configuration that is to be tried."""
 
-    speed: Speed
+    speed: TokenSpeed
     replicas: int = 1
     places: int | None = None
     batch: int = 32
