@@ -1,6 +1,6 @@
 """Train the tiny model with TRL's GRPOTrainer, on sums and on tasks with a tool.
 
-python examples/trl/grpo.py [--folder results/trl] [--steps 30]
+python examples/trl/grpo.py [--folder results/trl] [--steps 40]
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Shown(TrainerCallback):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("results/trl"))
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--prompts", type=int, default=32, help="tasks of a step")
     parser.add_argument("--members", type=int, default=8, help="rollouts of a task")
     parser.add_argument("--rate", type=float, default=1e-4)
