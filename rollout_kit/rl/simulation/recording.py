@@ -3,6 +3,7 @@ and how fast the model was while they were made."""
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -85,7 +86,8 @@ def read_recording(path: Path, limit: int = 10_000) -> Recording:
     for number, rollout in enumerate(RolloutFile(path).rollouts()):
         if number == limit:
             break
-        calls = read_turns(rollout.line["rollout"].get("turns"))
+        every = read_turns(rollout.line["rollout"].get("turns"))
+        calls = [call for call in every if call.by in (None, "policy")]
         groups.setdefault(group_of(rollout.key), []).append(_read_rollout(rollout, calls))
         spans += _list_spans(rollout, calls)
     found = Recording(list(groups.values()), spans)
@@ -133,9 +135,9 @@ def _count(spans: Sequence[CallSpan]) -> Iterable[tuple[float, float, int]]:
 
 def _fit_line(spans: Sequence[CallSpan], replicas: int) -> TokenSpeed:
     """The line through the time of a token and the calls in flight, by least squares."""
-    stretches = list(_count(spans))
+    in_flight = CallsInFlight(spans)
     points = [
-        (_mean_running(span, stretches) / replicas, (span.end - span.begin) / span.tokens)
+        (in_flight.mean(span) / replicas, (span.end - span.begin) / span.tokens)
         for span in spans
         if span.tokens
     ]
@@ -149,10 +151,19 @@ def _fit_line(spans: Sequence[CallSpan], replicas: int) -> TokenSpeed:
     return TokenSpeed(alone_s, slope)
 
 
-def _mean_running(span: CallSpan, stretches: Sequence[tuple[float, float, int]]) -> float:
-    total = sum(
-        (min(end, span.end) - max(begin, span.begin)) * number
-        for begin, end, number in stretches
-        if begin < span.end and end > span.begin
-    )
-    return total / (span.end - span.begin)
+class CallsInFlight:
+    """How many calls were in flight on average, in any stretch of time."""
+
+    def __init__(self, spans: Sequence[CallSpan]) -> None:
+        self._times, self._numbers, self._sums = list[float](), list[int](), [0.0]
+        for begin, end, number in _count(spans):
+            self._times.append(begin)
+            self._numbers.append(number)
+            self._sums.append(self._sums[-1] + (end - begin) * number)
+
+    def mean(self, span: CallSpan) -> float:
+        return (self._sum_until(span.end) - self._sum_until(span.begin)) / (span.end - span.begin)
+
+    def _sum_until(self, time: float) -> float:
+        at = bisect_right(self._times, time) - 1
+        return self._sums[at] + (time - self._times[at]) * self._numbers[at]
