@@ -51,7 +51,7 @@ NO_CONTAINER = (
 )
 
 
-class Running(Protocol):
+class WardenProcess(Protocol):
     def end(self) -> None:
         """Wait until it has ended, after its socket was closed."""
         ...
@@ -60,7 +60,7 @@ class Running(Protocol):
 class StartedWarden:
     """A warden that takes requests at `control`."""
 
-    def __init__(self, control: socket.socket, running: Running) -> None:
+    def __init__(self, control: socket.socket, running: WardenProcess) -> None:
         self.control, self._running = control, running
 
     async def end(self) -> None:
@@ -76,9 +76,9 @@ async def start_warden(given: JsonObject, container: Container | None) -> Starte
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         control.setblocking(False)
         with theirs:
-            warden = StartedWarden(control, OwnProcess(theirs, given))
+            warden = StartedWarden(control, OwnWarden(theirs, given))
     else:
-        running = ContainedProcess(container, given)
+        running = ContainedWarden(container, given)
         try:
             warden = StartedWarden(await running.connect(), running)
         except BaseException:
@@ -102,7 +102,7 @@ def explain(why: str, container: Container | None) -> str:
     return NO_CONTAINER.format(why=why, image=container.image)
 
 
-class OwnProcess:
+class OwnWarden:
     """The warden as a child of this process, with which it ends."""
 
     def __init__(self, control: socket.socket, given: JsonObject) -> None:
@@ -125,7 +125,7 @@ class OwnProcess:
             self._process.wait()
 
 
-class ContainedProcess(ContainerProcess):
+class ContainedWarden(ContainerProcess):
     """The warden in a container, which ends with the warden's socket. Without a `root`, sessions
     start from the image."""
 
