@@ -6,7 +6,7 @@ from typing import Any
 
 from ...responses import as_object
 from ...store.notes.scans import TurnFinding
-from ...store.steps import TurnStep, first_argument, read_steps, shorten
+from ...store.steps import TurnStep, describe_use, read_steps, shorten
 from ...types import JsonObject
 from ..scan.ready import SCANNERS, Scanned, find_all
 
@@ -41,15 +41,7 @@ def _describe(step: TurnStep) -> JsonObject:
         "end": step.end,
         "says": shorten(step.text),
         "reasons": step.reasons,
-        "tools": [
-            {
-                "name": shorten(tool.name, 60),
-                "argument": first_argument(tool.arguments),
-                "is_error": tool.is_error,
-                "has_output": tool.output is not None,
-            }
-            for tool in step.tools
-        ],
+        "tools": list(map(describe_use, step.tools)),
         **call,
     }
 
