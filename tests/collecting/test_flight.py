@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from endpoint import endpoint
 from kill_counts import TURNS, count_command
 from support import HANG_S
@@ -42,18 +43,19 @@ def test_the_turns_so_far_are_described() -> None:
     ]
     first, second, third = describe_flight(turns)
     assert first["number"] == 1 and first["says"] == "I look." and first["tokens"] == 9
-    assert first["tools"] == [{"name": "bash", "argument": "ls -l"}]
+    assert [(tool["name"], tool["argument"]) for tool in first["tools"]] == [("bash", "ls -l")]
     assert (second["says"], second["tools"]) == ("Done.", [])
     assert third["says"] == "" and name_last(turns[:1]) == "bash ls -l"
     assert name_last(turns[:2]) == "Done." and name_last([]) == ""
     assert [each["number"] for each in describe_flight([turns[1]] * 500)][::199] == [301, 500]
 
 
-def test_a_rollout_in_flight_is_watched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
+def test_a_rollout_in_flight_is_watched(tmp_path: Path, where: tuple[str, ...]) -> None:
     with endpoint(add, delay_s=0.3) as point:
         point.num_answered = 3 * (TURNS - 2)
         (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
-        command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true")
+        command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true", *where)
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -65,9 +67,10 @@ def test_a_rollout_in_flight_is_watched(tmp_path: Path) -> None:
             point.num_answered = 1e9
             process.communicate(timeout=HANG_S)
             assert process.returncode == 0
-    assert "add" in waiting["last"]
+    assert "add" in waiting["last"] and waiting["tokens"] >= 7 * waiting["turns"]
     assert [turn["number"] for turn in turns] == list(range(1, len(turns) + 1))
-    assert turns[1]["tools"] == [{"name": "add", "argument": "1"}]
+    [tool] = turns[1]["tools"]
+    assert (tool["name"], tool["argument"]) == ("add", "1")
 
 
 def wait_for_turns(url: str) -> dict[str, Any]:
