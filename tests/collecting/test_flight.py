@@ -10,28 +10,12 @@ from typing import Any
 
 import pytest
 from endpoint import endpoint
-from kill_counts import TURNS, count_command
+from kill_counts import MODEL, TURNS, add_one, count_command
 from support import HANG_S
 from workplace import ROOT, said_until
 
 from rollout_kit.collecting.live.flight import describe_flight, name_last
 from rollout_kit.responses import function_call_item, make_response, message_item
-
-MODEL = """
-policy_model:
-  responses_api_models:
-    openai_model:
-      {{openai_base_url: "{url}", openai_api_key: k, openai_model: m, upstream_api: responses}}
-"""
-
-
-def add(body: dict[str, Any]) -> tuple[int, Any]:
-    done = sum(item.get("type") == "function_call" for item in body["input"])
-    used = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
-    if done == TURNS - 1:
-        return 200, make_response("m", [message_item(str(TURNS))], used)
-    call = function_call_item("add", json.dumps({"a": done, "b": 1}), f"c{done}")
-    return 200, make_response("m", [call], used)
 
 
 def test_the_turns_so_far_are_described() -> None:
@@ -52,7 +36,7 @@ def test_the_turns_so_far_are_described() -> None:
 
 @pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
 def test_a_rollout_in_flight_is_watched(tmp_path: Path, where: tuple[str, ...]) -> None:
-    with endpoint(add, delay_s=0.3) as point:
+    with endpoint(add_one, delay_s=0.3) as point:
         point.num_answered = 3 * (TURNS - 2)
         (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
         command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true", *where)
