@@ -244,7 +244,8 @@ def _shows_error(text: str) -> bool:
     head, tail = text[:NEAR], text[-NEAR:]
     if head.lstrip().lower().startswith(BEGINNINGS):
         return True
-    if any(sign in head or sign in tail for sign in SIGNS):
+    near = text if len(text) <= 2 * NEAR else f"{head}\n{tail}"
+    if any(sign in near for sign in SIGNS):
         return True
     first = head.lstrip().split("\n", 1)[0].split(":", 1)
     last = tail.rstrip().rsplit("\n", 1)[-1].split(":", 1)
