@@ -358,6 +358,36 @@ def trails(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """An RL run: rollouts of three versions with tokens and groups, evaluations of two."""
+    lines = []
+    for at in range(24):
+        made = line(at // 8, at % 8, "It is two.", float(at % (4 - at // 8) == 0))
+        made["rollout"] |= {"version_first": at // 8, "version_last": at // 8}
+        lines.append(made)
+    write_jsonl(tmp_path / "rl.jsonl", lines)
+    points = [("test", 0, 0.2), ("test", 2, 0.6), ("test_greedy", 0, 0.3), ("test_greedy", 2, 0.5)]
+    evaluations = [
+        {
+            **{"set": name, "version": version, "reward": reward, "rollouts": 8},
+            **{"reward_low": reward - 0.1, "reward_high": reward + 0.1},
+        }
+        for name, version, reward in points
+    ]
+    write_jsonl(tmp_path / "rl.d" / "evaluations.jsonl", evaluations)
+    return tmp_path
+
+
+def test_what_training_needs_is_shown(browser: str, trained: Path) -> None:
+    script = ROOT / "tests/browser/training.mjs"
+    with view(trained) as url:
+        command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 1
+
+
 def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:
     script = ROOT / "tests/browser/trails.mjs"
     with view(trails) as url:
