@@ -1,35 +1,95 @@
-"""What NeMo Gym asks; runs in its environment. Its verifier is compared elsewhere."""
+"""What NeMo Gym asks and how it scores; runs in its environment.
 
+Its verifier of LiveCodeBench is compared elsewhere.
+"""
+
+import __future__
+
+import ast
 import json
 import sys
 import tempfile
 from importlib.metadata import files
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 import yaml
-
-PREPARE = "benchmarks/livecodebench/prepare_utils.py"
 
 PROMPT = "benchmarks/prompts/eval/livecodebench/default_reasoning.yaml"
 
 
-def answer(name, rows, asked):
-    paths = {str(each): each.locate() for each in files("nemo-gym")}
-    spec = spec_from_file_location("prepare_utils", paths[PREPARE])
+def answer(name, rows, asked, shots):
+    return {"livecodebench": answer_livecodebench, "mrcr": answer_mrcr}[name](rows, asked)
+
+
+def locate(file):
+    return next(each.locate() for each in files("nemo-gym") if str(each) == file)
+
+
+def load(file):
+    spec = spec_from_file_location(Path(file).stem, locate(file))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules["datasets"] = stand_in = ModuleType("datasets")
-    stand_in.load_dataset = lambda *_, **__: rows
-    with tempfile.TemporaryDirectory() as folder:
-        path = module.prepare_from_hf_raw(Path(folder) / "rows.jsonl", "release_v6")
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-    prompt = yaml.safe_load(Path(paths[PROMPT]).read_text())
+    return module
+
+
+def load_alone(file):
+    """The names of a server's module without its framework, which is heavy: classes have no base.
+
+    Imports of NeMo Gym are left out, and annotations are not evaluated."""
+    tree = ast.parse(locate(file).read_text())
+    tree.body = [each for each in tree.body if not is_of_framework(each)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.bases = []
+    flags = __future__.annotations.compiler_flag
+    names = {"__name__": Path(file).stem}
+    exec(compile(tree, file, "exec", flags=flags, dont_inherit=True), names)
+    return SimpleNamespace(**names)
+
+
+def is_of_framework(node):
+    return isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nemo_gym")
+
+
+def stand_in(name, **functions):
+    """Context in which a module is in the place of one that would download."""
+    module = ModuleType(name)
+    vars(module).update(functions)
+    return patch.dict(sys.modules, {name: module})
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def answer_livecodebench(rows, asked):
+    module = load("benchmarks/livecodebench/prepare_utils.py")
+    hub = stand_in("datasets", load_dataset=lambda *_, **__: rows)
+    with hub, tempfile.TemporaryDirectory() as folder:
+        found = read(module.prepare_from_hf_raw(Path(folder) / "rows.jsonl", "release_v6"))
+    prompt = yaml.safe_load(locate(PROMPT).read_text())
     tests = [row["verifier_metadata"]["unit_tests"] for row in found]
     return {
         "prompts": [prompt["user"].format(**row) for row in found],
         "systems": [prompt["system"]] * len(found),
         "tests": tests,
         "verdicts": [],
+    }
+
+
+def answer_mrcr(rows, asked):
+    encoding = SimpleNamespace(encode=lambda text, **_: text.split())
+    words = stand_in("tiktoken", get_encoding=lambda _: encoding)
+    hub = stand_in("datasets", load_dataset=lambda *_, **__: rows)
+    with hub, words, tempfile.TemporaryDirectory() as folder:
+        module = load("benchmarks/mrcr/prepare.py")
+        found = read(module.prepare(output_fpath=Path(folder) / "rows.jsonl"))
+    grade = load_alone("resources_servers/mrcr/app.py")._grade
+    keys = "expected_answer", "random_string_to_prepend"
+    return {
+        "prompts": [row["responses_create_params"]["input"] for row in found],
+        "verdicts": [grade(text.strip(), *(found[at][key] for key in keys)) for at, text in asked],
     }

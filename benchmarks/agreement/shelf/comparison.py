@@ -9,6 +9,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rollout_kit import Sandbox, SandboxLimits
 from rollout_kit.collecting.data.benchmarks.prepared import make_tasks
@@ -16,8 +17,8 @@ from rollout_kit.config.benchmarks.definition import Definition, read_definition
 from rollout_kit.types import JsonObject
 
 from ..ours import require, shorten, verify
-from .answers import MAKERS, OF_BENCHMARK
 from .made import make_rows, read_made
+from .makers import OF_BENCHMARK, OF_SERVER
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -45,6 +46,7 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
     given = {
         name: {
             "peer": read_made()[name]["peer"],
+            "shots": read_made()[name].get("shots", 0),
             "rows": [{**row, **_theirs(name, row)} for row in rows[name]],
             "asked": [(number, text) for number, _, text in answers[name]],
         }
@@ -86,7 +88,7 @@ def _unshuffle(definition: Definition) -> Definition:
 def make_answers(definition: Definition, tasks: Sequence[JsonObject]) -> list[tuple[int, str, str]]:
     """Number of the task, kind and text of so many answers."""
     found = []
-    make = OF_BENCHMARK.get(definition.name) or MAKERS[definition.server]
+    make = OF_BENCHMARK.get(definition.name) or OF_SERVER[definition.server]
     for number, task in enumerate(tasks):
         found += [(number, kind, text) for kind, text in make(task, number)]
     return found[:NUM_ANSWERS]
@@ -135,8 +137,13 @@ def _unpack(pair: tuple[str, JsonObject]) -> tuple[str, JsonObject]:
     return system, {**tests, "packed": json.loads(zlib.decompress(b64decode(tests["packed"])))}
 
 
-def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[str]) -> int:
-    own = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[Any]) -> int:
+    """How many last messages differ, or whole conversations where the other one gives them."""
+    inputs = [task["responses_create_params"]["input"] for task in tasks]
+    own = [
+        each if isinstance(other, list) else each[-1]["content"]
+        for each, other in zip(inputs, theirs, strict=True)
+    ]
     pairs = [pair for pair in zip(own, theirs, strict=True) if pair[0] != pair[1]]
     print(f"{name}: {len(own)} prompts, {len(pairs)} differ")
     for one, other in pairs[:1]:

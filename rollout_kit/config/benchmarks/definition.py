@@ -48,6 +48,33 @@ class Range(BaseModel):
     end: str = Field(alias="before")
 
 
+class Figure(BaseModel):
+    """A score besides the mean reward, from the fields of all rollouts. Exactly one of the keys,
+    besides `clip`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mean: str | None = Field(None, description="Mean of a field.")
+    ratio: list[list[str | float]] = Field(
+        [], max_length=2, description="The sum of the first means, over that of the second."
+    )
+    mean_by: str | None = Field(None, description="The mean reward for each value of a field.")
+    calibration_error: str | None = Field(
+        None, description="Of the confidence from 0 to 1 that this field has."
+    )
+    win_rate: list[str] | None = Field(
+        None, description="Against a baseline. Fields with the style that it is controlled for."
+    )
+    clip: bool = Field(False, description="Below 0 is 0, and above 1 is 1.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Figure":
+        given = self.model_dump(exclude_defaults=True).keys() - {"clip"}
+        if len(given) != 1 or (self.ratio and len(self.ratio) != 2):
+            raise ValueError("needs one of mean, ratio, mean_by, calibration_error, win_rate")
+        return self
+
+
 class Definition(BaseModel):
     """A benchmark: where its rows are from, what is asked, and how answers are verified."""
 
@@ -70,7 +97,10 @@ class Definition(BaseModel):
     )
     sampling: JsonObject = Field({}, description="As responses_create_params.")
     repeats: int = Field(1, ge=1)
-    metric: str = Field(description="The published one: avg@k, pass@k, maj@k, pass^k, sections.")
+    metric: str = Field(
+        description="The published one: avg@k, pass@k, maj@k, pass^k, sections, or one of figures."
+    )
+    figures: dict[str, Figure] = Field({}, description="Name → a score from fields of verdicts.")
     sections: dict[str, list[str]] = Field(
         {},
         description="Section → the parts whose mean is its score: sections before it, or fields"
@@ -81,6 +111,9 @@ class Definition(BaseModel):
     follows: str = Field(description="Whose definition, in which version.")
     differs: list[str] = Field([], description="Points in which it is another one, and why.")
     gated: str | None = Field(None, description="The page where its terms are accepted.")
+    publish: bool = Field(
+        True, description="Whether reports and exports may show its prompts and answers."
+    )
     where: dict[str, list[Any] | Range] = Field(
         {}, description="Column → the values, or the range of texts, that a row must have."
     )

@@ -1,5 +1,6 @@
 """Rows of datasets that need more than a mapping: `reader: NAME` in a definition."""
 
+import json
 from collections.abc import Callable
 from string import ascii_uppercase
 
@@ -15,6 +16,9 @@ KINDS = {
     "Interval": "an interval",
 }
 """Type of an answer in OlympiadBench → how the prompt describes it."""
+
+EASY = frozenset({"2*2", "2*3", "2*4", "2*5", "2*6", "3*2", "3*3"})
+"""Sizes of ZebraLogic's easy puzzles."""
 
 
 def read_mmlu_redux(row: JsonObject) -> JsonObject:
@@ -71,10 +75,61 @@ def _name_kind(given: str) -> str:
     raise ValueError(f"the type of its answer is {given!r}, which is none of {', '.join(KINDS)}")
 
 
+def read_drop(row: JsonObject) -> JsonObject:
+    """With `answers`, each a list of spans: the published one, and those of validators."""
+    given = row["validated_answers"]
+    names = ("number", "date", "spans")
+    columns = [given.get(name) or [] for name in names]
+    others = [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=False)]
+    found = dict.fromkeys(tuple(_list_spans(each)) for each in (row["answer"], *others))
+    if not any(each[0].strip() for each in found):
+        raise ValueError("it has no answer")
+    return {**row, "answers": [[*each] for each in found]}
+
+
+def _list_spans(answer: JsonObject) -> list[str]:
+    if answer["number"] != "":
+        return [str(answer["number"])]
+    date = answer["date"]
+    return [*answer["spans"]] or [f"{date['day']} {date['month']} {date['year']}".strip()]
+
+
+def read_zebra_logic(row: JsonObject) -> JsonObject:
+    """With `cells` of the solution, `form`, how an answer looks, and `difficulty`."""
+    head, *columns = row["solution"]["header"]
+    if head != "House":
+        raise ValueError(f"the first column of its solution is {head!r}, and not 'House'")
+    cells = {
+        f"House {number}": dict(zip(columns, house[1:], strict=True))
+        for number, house in enumerate(row["solution"]["rows"], 1)
+    }
+    blank = {house: dict.fromkeys(columns, "___") for house in cells}
+    size = f"{len(cells)}*{len(columns)}"
+    return {
+        **row,
+        "cells": cells,
+        "form": json.dumps({"reasoning": "___", "solution": blank}, indent=4),
+        "size": size,
+        "difficulty": "easy" if size in EASY else "hard",
+    }
+
+
+def read_mrcr(row: JsonObject) -> JsonObject:
+    """With `messages`, the conversation as a list."""
+    messages = json.loads(row["prompt"])
+    return {
+        **row,
+        "messages": [{name: one[name] for name in ("role", "content")} for one in messages],
+    }
+
+
 READERS: dict[str, Reader] = {
+    "drop": read_drop,
     "livecodebench": read_livecodebench,
     "mbpp": read_mbpp,
     "mmlu_redux": read_mmlu_redux,
+    "mrcr": read_mrcr,
     "olympiad_bench": read_olympiad_bench,
+    "zebra_logic": read_zebra_logic,
 }
 """Name → what makes a row of it. It raises ValueError, KeyError or TypeError for one it cannot."""

@@ -1,0 +1,89 @@
+"""Made answers of benchmarks whose answers are longer than a letter, a number or a function."""
+
+import json
+
+from rollout_kit.types import JsonObject
+
+from .answers import LONG, Answers
+
+
+def read_passage(task: JsonObject, number: int) -> Answers:
+    """Answers of DROP: a number, a date or spans."""
+    spans = task["expected_answer"][0]
+    right = " ".join(spans)
+    yield "right", f"Answer: {right}"
+    yield "right", f"First this.\nThen that.\n\nAnswer: {right}"
+    yield "right", f"answer : {right}."
+    yield "wrong", "Answer: nothing like it"
+    yield "wrong", "Answer: 98765"
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", "We add both numbers, and so the"
+    yield "cut", "Answer:"
+    yield "bold", f"**Answer: {right}**"
+    yield "bare", right
+    yield "prose", f"It is {right}, as the passage says."
+    yield "article", f"Answer: the {right} of it"
+    yield "revised", f"Answer: 98765\nNo.\nAnswer: {right}"
+    yield "next line", f"Answer:\n{right}"
+    yield "part", f"Answer: {spans[0]}"
+    yield "decimals", f"Answer: {right}.0"
+    yield "hostile", "Answer: " + "9" * LONG
+    yield "hostile", "{{ 7 * 7 }} __import__('os')\x00\nAnswer: \x00"
+    yield "hostile", "Answer: " * 2_000
+
+
+def solve_puzzle(task: JsonObject, number: int) -> Answers:
+    """Answers of ZebraLogic: an object with a reasoning and a solution."""
+    cells: dict[str, dict[str, str]] = task["expected_answer"]
+    first = next(iter(cells))
+    wrong = {**cells, first: dict.fromkeys(cells[first], "nothing")}
+    right = json.dumps({"reasoning": "Because.", "solution": cells})
+    lists = {house: {name: [value] for name, value in own.items()} for house, own in cells.items()}
+    shouted = {house: {a: f" {b.upper()} " for a, b in own.items()} for house, own in cells.items()}
+    yield "right", right
+    yield "right", f"```json\n{json.dumps(json.loads(right), indent=4)}\n```"
+    yield "right", f"I think so.\n{right}\nThat is all."
+    yield "wrong", json.dumps({"reasoning": "", "solution": wrong})
+    yield "wrong", json.dumps({"reasoning": "", "solution": {first: cells[first]}})
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", right[: len(right) // 2]
+    yield "cut", '{"reasoning": "We see that'
+    yield "bare", json.dumps(cells)
+    yield "lists", json.dumps({"reasoning": "", "solution": lists})
+    yield "shouted", json.dumps({"reasoning": "", "solution": shouted})
+    yield "prose", "Arnold lives in the first house."
+    yield "revised", json.dumps({"reasoning": "", "solution": wrong}) + f"\nNo.\n{right}"
+    yield "second", right + "\nNo.\n" + json.dumps({"reasoning": "", "solution": wrong})
+    yield "numbers", json.dumps({"reasoning": "", "solution": {first: {"Name": 7}}})
+    yield "broken", right.replace(":", "=")
+    yield "hostile", "{" * LONG
+    yield "hostile", '{"solution": "__import__(\'os\')"}'
+    yield "hostile", json.dumps({"solution": {"House 1": ["a"], "House 9": None}})
+
+
+def repeat_text(task: JsonObject, number: int) -> Answers:
+    """Answers of MRCR: a text after a sign."""
+    right, prefix = task["expected_answer"], task["required_prefix"]
+    text = right.removeprefix(prefix)
+    yield "right", right
+    yield "right", f"{right}\n"
+    yield "right", f"\n {right}"
+    yield "wrong", f"{prefix}Something else entirely."
+    yield "wrong", f"{prefix[:-1]}{text}"
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", right[: len(right) // 2]
+    yield "cut", prefix[:3]
+    yield "without", text
+    yield "spaced", f"{prefix} {text}"
+    yield "quoted", f'"{right}"'
+    yield "prose", f"Here it is: {right}"
+    yield "twice", right + right
+    yield "upper", prefix + text.upper()
+    yield "words", prefix + " ".join(reversed(text.split()))
+    yield "near", right.replace("e", "a")
+    yield "hostile", prefix + "9" * 5_000
+    yield "hostile", "{{ 7 * 7 }} __import__('os')\x00"
+    yield "hostile", prefix * 50

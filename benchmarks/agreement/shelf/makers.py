@@ -1,0 +1,26 @@
+"""Which answers are made for the tasks of a benchmark."""
+
+from collections.abc import Callable
+
+from rollout_kit.types import JsonObject
+
+from .answers import Answers, calculate, choose, conclude, count, program
+from .free_answers import read_passage, repeat_text, solve_puzzle
+
+Maker = Callable[[JsonObject, int], Answers]
+"""Makes answers to a task with that number."""
+
+OF_SERVER: dict[str, Maker] = {
+    "mcqa": choose,
+    "math_with_verify": calculate,
+    "string_match": count,
+    "code_gen": program,
+}
+
+OF_BENCHMARK: dict[str, Maker] = {
+    "bbh": conclude,
+    "drop": read_passage,
+    "mrcr": repeat_text,
+    "zebra_logic": solve_puzzle,
+}
+"""Where answers have another form than the verifier's others."""
