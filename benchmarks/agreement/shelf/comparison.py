@@ -40,7 +40,8 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
     definitions = {name: read_definition(name) for name in chosen}
     rows = {name: make_rows(name, list_parts(each)) for name, each in definitions.items()}
     tasks = {
-        name: [*make_tasks(_unshuffle(each), rows[name])] for name, each in definitions.items()
+        name: [*make_tasks(_unshuffle(each), rows[name], rows[name])]
+        for name, each in definitions.items()
     }
     answers = {name: make_answers(definitions[name], tasks[name]) for name in chosen}
     given = {

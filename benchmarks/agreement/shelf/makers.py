@@ -19,6 +19,8 @@ OF_SERVER: dict[str, Maker] = {
 
 OF_BENCHMARK: dict[str, Maker] = {
     "bbh": conclude,
+    "bbh_lm_eval": conclude,
+    "mmlu_pro_lm_eval": conclude,
     "drop": read_passage,
     "mrcr": repeat_text,
     "zebra_logic": solve_puzzle,

@@ -26,6 +26,7 @@ from .definition import (
 )
 from .harbor import KEY as HARBOR_KEY
 from .harbor import define_harbor
+from .subset import split_subset
 
 KEY, OUTPUT = "benchmark", "output_jsonl_fpath"
 
@@ -44,7 +45,7 @@ def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
     if name.startswith((OWN, THEIRS)):
         return name.startswith(THEIRS)
     checkout = find_checkout(given, cwd)
-    is_own = name.endswith(".yaml") or find_place(name, cwd) is not None
+    is_own = split_subset(name)[0].endswith(".yaml") or find_place(name, cwd) is not None
     in_checkout = checkout is not None and (checkout / config_of(name, checkout)).is_file()
     if find_place(name, cwd) is not None and in_checkout:
         raise ConfigError(
@@ -178,7 +179,7 @@ def split_suite(words: Sequence[str]) -> list[list[str]] | None:
 
 def name_file(name: str) -> str:
     """The name of a benchmark as that of a file, without its end."""
-    if name.endswith(".yaml"):
+    if split_subset(name)[0].endswith(".yaml"):
         return read_definition(name).name
     return re.sub(r"[^\w@.-]", "--", name.removeprefix(OWN).removeprefix(THEIRS))
 

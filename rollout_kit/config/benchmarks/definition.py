@@ -22,6 +22,7 @@ from ...serving.harbor.task_folder import sign
 from ...types import JsonObject
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
+from .subset import split_subset, take_subset
 
 FOLDER = "configs/benchmarks"
 
@@ -75,6 +76,19 @@ class Figure(BaseModel):
         return self
 
 
+class Examples(BaseModel):
+    """Worked examples in the prompt. They make the field `_examples`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    number: int = Field(ge=0)
+    text: str = Field(description="One example, with columns and fields in braces.")
+    source: JsonObject = Field({}, description="What is another one than in the rows' source.")
+    by: str | None = Field(None, description="Column that an example shares with its row.")
+    seed: int | None = Field(None, description="Draws the examples. Default: the first ones.")
+    between: str = Field("", description="What stands between two examples.")
+
+
 class Definition(BaseModel):
     """A benchmark: where its rows are from, what is asked, and how answers are verified."""
 
@@ -117,6 +131,7 @@ class Definition(BaseModel):
     where: dict[str, list[Any] | Range] = Field(
         {}, description="Column → the values, or the range of texts, that a row must have."
     )
+    examples: Examples | None = Field(None, description="Worked examples in the prompt.")
     needs: list[Literal["judge", "sandbox", "user"]] = []
     path: Path = Field(exclude=True)
     digest: str = Field(exclude=True)
@@ -195,7 +210,7 @@ def list_definitions(cwd: Path | None = None) -> list[str]:
 
 def read_definition(name: str, cwd: Path | None = None) -> Definition:
     """The definition of a name, or of a YAML file; ConfigError if there is none, or it is wrong."""
-    name = name.removeprefix(OWN)
+    name, subset = split_subset(name.removeprefix(OWN))
     path = registry.resolve_path(name, cwd) if name.endswith(".yaml") else find_place(name, cwd)
     if path is None or not path.is_file():
         if name.endswith(".yaml"):
@@ -207,6 +222,9 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
         )
     content = _read_content(path, cwd, [])
     own = re.sub(r"[^\w]+", "_", path.stem)
+    if subset:
+        content = take_subset(f"benchmark={name}", content, subset)
+        own = re.sub(r"[^\w]+", "_", "_".join([own, *subset]))
     try:
         digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
         read = {"path": path, "digest": digest[:12]}
@@ -266,7 +284,7 @@ def _read_text(path: Path) -> str:
 
 def find_place(name: str, cwd: Path | None) -> Path | None:
     """The file of a definition that is called by its name."""
-    bare = name.removeprefix(OWN)
+    bare, _ = split_subset(name.removeprefix(OWN))
     is_name = re.fullmatch(r"[\w@.-]+", bare) is not None
     return registry.resolve_path(f"{FOLDER}/{bare}.yaml", cwd) if is_name else None
 
@@ -276,7 +294,9 @@ def rows_file(definition: Definition) -> Path:
     where = sorted(definition.where.items())
     signed = [sign(folder) for folder in definition.folders if folder.is_dir()]
     kept = {name: each if isinstance(each, list) else each.model_dump() for name, each in where}
+    shown = [definition.examples.model_dump()] if definition.examples else []
     about = [definition.source, definition.reader, definition.mapping, kept, __version__, *signed]
+    about += shown
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..mapping import Mapping, get_shape
 from ..row_texts import RowTexts
 from .origins import LocalFile, parse_origin, read_local, read_origin, write_rows
 from .row_readers import READERS, Reader
+from .shots import Shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,12 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     held = path.parent / f"{definition.name}.revision"
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
+    shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
     digest, num_rows, size = hashlib.sha256(), 0, 0
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        for num_rows, task in enumerate(make_tasks(definition, found.rows), 1):  # noqa: B007
+        for num_rows, task in enumerate(make_tasks(definition, found.rows, shown), 1):  # noqa: B007
             line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
             digest.update(line)
             size += len(line)
@@ -97,16 +99,28 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     return about
 
 
-def make_tasks(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """The tasks of those rows that a definition takes; ConfigError if one cannot be read."""
+def _of_examples(definition: Definition) -> Definition:
+    """The definition whose rows are the worked examples of another."""
+    own = definition.examples.source if definition.examples else {}
+    return definition.model_copy(update={"source": {**definition.source, **own}})
+
+
+def make_tasks(
+    definition: Definition, rows: Iterable[JsonObject], shown: Sequence[JsonObject] = ()
+) -> Iterator[JsonObject]:
+    """The tasks of those rows that a definition takes, with worked examples from `shown`;
+    ConfigError if one cannot be read."""
     mapping = None if definition.mapping == HARBOR else read_mapping(definition)
     read = find_reader(definition)
     with closing(RowTexts()) as texts:
+        examples = Shots(definition, read, shown, texts) if definition.examples else None
         for number, row in enumerate(rows, 1):
             try:
                 if not all(_is_in(row[name], wanted) for name, wanted in definition.where.items()):
                     continue
                 found = read(row)
+                if examples:
+                    found = {**found, "_examples": examples.write_for(row)}
                 yield mapping.build_task(found, texts) if mapping else found
             except (ValueError, KeyError, TypeError) as error:
                 said = f"has no column {error}" if isinstance(error, KeyError) else error
@@ -126,7 +140,7 @@ def find_reader(definition: Definition) -> Reader:
 def _is_in(value: Any, wanted: list[Any] | Range) -> bool:
     if isinstance(wanted, Range):
         return wanted.start <= str(value) < wanted.end
-    return value in wanted
+    return value in wanted or str(value) in wanted
 
 
 def _hold(definition: Definition, held: Path) -> Definition:

@@ -78,9 +78,9 @@ def _name_kind(given: str) -> str:
 def read_drop(row: JsonObject) -> JsonObject:
     """With `answers`, each a list of spans: the published one, and those of validators."""
     given = row["validated_answers"]
-    names = ("number", "date", "spans")
-    columns = [given.get(name) or [] for name in names]
-    others = [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=False)]
+    columns = {name: given.get(name) or [] for name in ("number", "date", "spans")}
+    listed = zip(*columns.values(), strict=False)
+    others = [dict(zip(columns, each, strict=True)) for each in listed]
     found = dict.fromkeys(tuple(_list_spans(each)) for each in (row["answer"], *others))
     if not any(each[0].strip() for each in found):
         raise ValueError("it has no answer")
