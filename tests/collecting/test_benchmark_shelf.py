@@ -46,9 +46,9 @@ def test_published_rows_become_tasks(name: str, hub: Hub, tmp_path: Path):
     said: list[str] = []
     path = prepare_rows(definition, said.append)
     tasks = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(tasks) == NUM_ROWS
+    assert len(tasks) >= NUM_ROWS
     asked = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
-    assert len(set(asked)) == NUM_ROWS
+    assert len(set(asked)) == len(tasks)
     expected = [*make_tasks(definition, sorted(rows, key=lambda row: row.get("part", "")), rows)]
     wanted = [task["responses_create_params"]["input"][-1]["content"] for task in expected]
     assert sorted(asked) == sorted(wanted)

@@ -89,7 +89,8 @@ def write_url_files(folder: Path, definition: Definition, rows: Rows) -> dict[st
             row.pop("part", None)
         is_bare = "columns" in source
         raw = as_csv(own, "\t", has_header=False) if is_bare else encode(name, own)
-        path = folder / name.replace("{part}", part).rpartition("/")[2]
+        path = folder / name.replace("{part}", part).removeprefix(f"{source.get('file')}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(raw)
         if source.get("file"):
             with zipfile.ZipFile(folder / "archive.zip", "w") as archive:

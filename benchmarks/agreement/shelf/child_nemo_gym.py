@@ -16,12 +16,15 @@ from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import yaml
+from imitated_judge import reply
 
 PROMPT = "benchmarks/prompts/eval/livecodebench/default_reasoning.yaml"
 
+JUDGE = "resources_servers/arena_judge/prompts"
+
 
 def answer(name, rows, asked, shots):
-    return {"livecodebench": answer_livecodebench, "mrcr": answer_mrcr}[name](rows, asked)
+    return ANSWERERS[name](rows, asked)
 
 
 def locate(file):
@@ -93,3 +96,51 @@ def answer_mrcr(rows, asked):
         "prompts": [row["responses_create_params"]["input"] for row in found],
         "verdicts": [grade(text.strip(), *(found[at][key] for key in keys)) for at, text in asked],
     }
+
+
+def answer_arena_hard(rows, asked):
+    module = load("benchmarks/arena_hard_v2/prepare.py")
+    names = {
+        "question": module.URL_QUESTIONS,
+        "model_answer/o3-mini-2025-01-31": module.URL_BASELINE_HARD_PROMPT,
+        "model_answer/gemini-2.0-flash-001": module.URL_BASELINE_CREATIVE_WRITING,
+    }
+
+    def write(url, path):
+        lines = [json.dumps(row) + "\n" for row in rows if names[row["part"]] == url]
+        Path(path).write_text("".join(lines))
+
+    with tempfile.TemporaryDirectory() as folder:
+        module.DATA_DIR, module.OUTPUT_FPATH = Path(folder), Path(folder) / "rows.jsonl"
+        with patch("urllib.request.urlretrieve", write):
+            found = read(module.prepare())
+    server = load_alone("resources_servers/arena_judge/app.py").ArenaJudgeServer
+    prompts = {
+        "hard_prompt": yaml.safe_load(locate(f"{JUDGE}/arena.yaml").read_text()),
+        "creative_writing": yaml.safe_load(locate(f"{JUDGE}/arena_creative.yaml").read_text()),
+    }
+
+    def judge(row, one, two):
+        fill = {"question": row["question"], "answer_1": one, "answer_2": two}
+        text = prompts[row["category"]]["user"].format_map(fill)
+        return server._parse_verdict(reply("arena_hard_v2", text))
+
+    pairs = []
+    for at, text in asked:
+        row, baseline = found[at], found[at]["baseline_answer"]
+        pairs.append([judge(row, text, baseline), judge(row, baseline, text)])
+    made = server()
+    made.config = SimpleNamespace(arena_elo_bootstrap_rounds=2, arena_elo_bootstrap_seed=42)
+    scored = made._aggregate_arena_elo(pairs)
+    return {
+        "prompts": [row["question"] for row in found],
+        "verdicts": [float(first in ("A>>B", "A>B")) for first, _ in pairs],
+        "figures": {"win_rate_any_style": scored["score"] / 100},
+    }
+
+
+ANSWERERS = {
+    "arena_hard_v2": answer_arena_hard,
+    "livecodebench": answer_livecodebench,
+    "mrcr": answer_mrcr,
+}

@@ -7,22 +7,29 @@ import tempfile
 import zlib
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rollout_kit import Sandbox, SandboxLimits
+from rollout_kit.collecting.data.benchmarks.figures import compute_figures
 from rollout_kit.collecting.data.benchmarks.prepared import make_tasks
 from rollout_kit.config.benchmarks.definition import Definition, read_definition
 from rollout_kit.types import JsonObject
 
 from ..ours import require, shorten, verify
+from .imitated_judge import reply
 from .made import make_rows, read_made
 from .makers import OF_BENCHMARK, OF_SERVER
 
 CHILD = Path(__file__).with_name("child.py")
 
 NUM_ANSWERS = 200
+
+CLOSE = 1e-4
+"""Figures that differ less are equal: some are fitted, or rounded."""
 
 WHOLE = """
 try:
@@ -61,7 +68,10 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
         unexplained += _compare_tests(name, tasks[name], theirs[name])
         unexplained += _compare_prompts(name, tasks[name], theirs[name]["prompts"])
         own = asyncio.run(_verify(definition, tasks[name], answers[name]))
-        unexplained += _compare_verdicts(definition, answers[name], own, theirs[name]["verdicts"])
+        rewards = [verdict["reward"] for verdict in own]
+        found = theirs[name]["verdicts"]
+        unexplained += _compare_verdicts(definition, answers[name], rewards, found)
+        unexplained += _compare_figures(definition, own, theirs[name].get("figures", {}))
     print(f"{unexplained} differ and are not explained")
     return unexplained
 
@@ -154,11 +164,33 @@ def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[An
 
 async def _verify(
     definition: Definition, tasks: Sequence[JsonObject], answers: Sequence[tuple[int, str, str]]
-) -> list[float]:
+) -> list[JsonObject]:
     settings = definition.verifier[definition.server]
     asked = [(tasks[number], text) for number, _, text in answers]
-    found = await verify(definition.server, asked, **settings)
-    return [require(verdict)["reward"] for verdict in found]
+    judge = partial(reply, definition.name) if "judge" in definition.needs else None
+    found = await verify(definition.server, asked, judge=judge, **settings)
+    return [require(verdict) for verdict in found]
+
+
+def _compare_figures(
+    definition: Definition, own: Sequence[JsonObject], theirs: Mapping[str, float]
+) -> int:
+    """How many figures over all answers differ, of those that the other one gives."""
+    fields = [{name: each[name] for name in each if name != "response"} for each in own]
+    numbers = {name for each in fields for name, value in each.items() if type(value) is float}
+    means = {name: fmean(each[name] for each in fields if name in each) for name in numbers}
+    metrics = {"metrics": means, "intervals": {}}
+    found = {
+        name: each.value for name, each in compute_figures(definition, metrics, fields).items()
+    }
+    pairs = {name: (found[name], value) for name, value in theirs.items()}
+    differing = [name for name, (one, two) in pairs.items() if abs((one or 0.0) - two) > CLOSE]
+    if pairs:
+        shown = ", ".join(f"{name} {one:.4f}" for name, (one, _) in pairs.items())
+        print(f"{definition.name}: figures {shown}; {len(differing)} differ")
+    for name in differing:
+        print(f"  {name}: {pairs[name][0]} here, {pairs[name][1]} there")
+    return len(differing)
 
 
 def _compare_verdicts(

@@ -20,8 +20,11 @@ def read_made() -> dict[str, JsonObject]:
 
 
 def make_rows(name: str, parts: list[str]) -> list[JsonObject]:
-    """The made rows of a benchmark, in turns of each form and of each part."""
+    """The made rows of a benchmark, in turns of each form and of each part; of one whose files are
+    joined, each form for each number."""
     forms = read_made()[name]["rows"]
+    if any("part" in form for form in forms):
+        return [_fill(form, str(number)) for number in range(NUM_ROWS) for form in forms]
     rows = []
     for number in range(NUM_ROWS):
         row = _fill(forms[number % len(forms)], str(number))

@@ -128,11 +128,16 @@ class Asked:
         tree = merged.tree
         agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
         agent: Any = agents.get(next(iter(self.own.agent)), {})
-        user = (agent.get("user_simulator") or {}).get("model_server") or {}
+        verifier: JsonObject = tree.get(self.own.name, {}).get(RESOURCES, {})
+        others = [
+            (agent.get("user_simulator") or {}).get("model_server"),
+            (verifier.get(self.own.server) or {}).get("judge_model_server"),
+        ]
+        taken = {each["name"] for each in others if isinstance(each, dict) and "name" in each}
         models = [
             name
             for name, one in tree.items()
-            if isinstance(one, dict) and MODELS in one and name != user.get("name")
+            if isinstance(one, dict) and MODELS in one and name not in taken
         ]
         if POLICY not in models and len(models) == 1 and "model_server" in agent:
             agent["model_server"]["name"] = models[0]

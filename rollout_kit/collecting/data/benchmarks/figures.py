@@ -28,11 +28,9 @@ class Scored(NamedTuple):
 
 
 def compute_figures(
-    definition: Definition, metrics: Mapping[str, Any], output: Path | None
+    definition: Definition, metrics: Mapping[str, Any], lines: Sequence[JsonObject]
 ) -> dict[str, Scored]:
-    """The figures of a definition. Without an output, those that need it are not known."""
-    reading = [each for each in definition.figures.values() if _reads_rollouts(each)]
-    lines = list(_read_fields(output, reading)) if reading and output is not None else []
+    """The figures of a definition, from the metrics of a run and the fields of its rollouts."""
     found: dict[str, Scored] = {}
     for name, figure in definition.figures.items():
         if figure.mean_by is not None:
@@ -44,18 +42,19 @@ def compute_figures(
     return found
 
 
-def _reads_rollouts(figure: Figure) -> bool:
-    return figure.mean is None and not figure.ratio
-
-
-def _read_fields(output: Path, figures: Iterable[Figure]) -> Iterable[JsonObject]:
-    """What the figures need of each rollout, without its texts."""
+def read_fields(definition: Definition, output: Path | None) -> list[JsonObject]:
+    """What the figures need of each rollout in a file, without its texts; nothing without one."""
+    figures = [each for each in definition.figures.values() if not (each.mean or each.ratio)]
+    if not figures or output is None or not output.exists():
+        return []
     fields = {"reward", "battles"}
     for each in figures:
         fields |= {*(each.win_rate or ()), each.mean_by or "", each.calibration_error or ""}
-    for rollout in RolloutFile(output).rollouts() if output.exists() else ():
-        if rollout.reward is not None:
-            yield {name: rollout.line[name] for name in fields & rollout.line.keys()}
+    return [
+        {name: rollout.line[name] for name in fields & rollout.line.keys()}
+        for rollout in RolloutFile(output).rollouts()
+        if rollout.reward is not None
+    ]
 
 
 def _compute(figure: Figure, metrics: Mapping[str, Any], lines: Sequence[JsonObject]) -> Scored:

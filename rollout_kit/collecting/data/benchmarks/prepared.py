@@ -19,7 +19,7 @@ from ....types import JsonObject, Say
 from ..mapping import Mapping, get_shape
 from ..row_texts import RowTexts
 from .origins import LocalFile, parse_origin, read_local, read_origin, write_rows
-from .row_readers import READERS, Reader
+from .row_readers import JOINS, READERS, Reader
 from .shots import Shots
 
 
@@ -114,7 +114,7 @@ def make_tasks(
     read = find_reader(definition)
     with closing(RowTexts()) as texts:
         examples = Shots(definition, read, shown, texts) if definition.examples else None
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(_join(definition, rows), 1):
             try:
                 if not all(_is_in(row[name], wanted) for name, wanted in definition.where.items()):
                     continue
@@ -127,12 +127,20 @@ def make_tasks(
                 raise ConfigError(f"{definition}: row {number:,}: {said}") from None
 
 
+def _join(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The rows, or those that a reader of several files makes; ConfigError if it cannot."""
+    try:
+        yield from JOINS[definition.reader](rows) if definition.reader in JOINS else rows
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{definition}: its files do not belong together: {error}") from None
+
+
 def find_reader(definition: Definition) -> Reader:
     """What makes a row of a row of the source; ConfigError for an unknown name."""
-    if definition.reader is None:
+    if definition.reader is None or definition.reader in JOINS:
         return lambda row: row
     if definition.reader not in READERS:
-        hint = suggest(definition.reader, READERS)
+        hint = suggest(definition.reader, [*READERS, *JOINS])
         raise ConfigError(f"{definition.path}: reader: there is no {definition.reader!r}{hint}")
     return READERS[definition.reader]
 

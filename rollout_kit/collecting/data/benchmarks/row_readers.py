@@ -1,13 +1,17 @@
 """Rows of datasets that need more than a mapping: `reader: NAME` in a definition."""
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from string import ascii_uppercase
 
 from ....types import JsonObject
 from .code_rows import read_livecodebench, read_mbpp
 
 Reader = Callable[[JsonObject], JsonObject]
+
+Join = Callable[[Iterable[JsonObject]], Iterator[JsonObject]]
+"""Makes rows of the rows of several files."""
 
 KINDS = {
     "Numerical": "a numerical value",
@@ -122,6 +126,30 @@ def read_mrcr(row: JsonObject) -> JsonObject:
         "messages": [{name: one[name] for name in ("role", "content")} for one in messages],
     }
 
+
+BASELINES = {
+    "hard_prompt": "model_answer/o3-mini-2025-01-31",
+    "creative_writing": "model_answer/gemini-2.0-flash-001",
+}
+"""Category of Arena-Hard → the file with the baseline's answers."""
+
+
+def join_arena_hard(rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The questions with `baseline_answer`."""
+    of_part: defaultdict[str, dict[str, JsonObject]] = defaultdict(dict)
+    for row in rows:
+        of_part[row["part"]][row["uid"]] = row
+    for uid, row in of_part["question"].items():
+        answer = of_part[BASELINES[row["category"]]].get(uid)
+        if answer is None:
+            raise ValueError(f"the baseline has no answer to {uid}")
+        said = next(each for each in answer["messages"] if each["role"] == "assistant")["content"]
+        text = said["answer"] if isinstance(said, dict) else said
+        yield {**row, "question": row["prompt"], "baseline_answer": text}
+
+
+JOINS: dict[str, Join] = {"arena_hard": join_arena_hard}
+"""Name → what joins rows of several files, in place of a reader."""
 
 READERS: dict[str, Reader] = {
     "drop": read_drop,

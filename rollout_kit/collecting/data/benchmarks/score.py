@@ -12,7 +12,7 @@ from ....config.benchmarks.definition import Definition, read_definition
 from ....config.keys import Command
 from ....errors import number_of
 from ....types import JsonObject
-from .figures import compute_figures
+from .figures import compute_figures, read_fields
 
 WHERE = {"pass@": "pass_at_k", "maj@": "maj_at_k", "pass^": "pass_hat_k"}
 """The start of a metric's name → where the metrics have its values, by k."""
@@ -40,7 +40,7 @@ def score(
     """Its metric with a 95 % interval, and over how many of its rows. `value` is None where too few
     repeats were made, and for sections. `definition` is the checksum of its file. Some figures are
     computed from the rollouts in `output`."""
-    figures = compute_figures(definition, metrics, output)
+    figures = compute_figures(definition, metrics, read_fields(definition, output))
     named = {name: each.value for name, each in figures.items()}
     if definition.metric in figures:
         value, interval = figures[definition.metric]
