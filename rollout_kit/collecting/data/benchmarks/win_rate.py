@@ -7,7 +7,6 @@ rate is that of two answers in the same style.
 from collections.abc import Sequence
 from math import exp
 from random import Random
-from statistics import fmean, pstdev
 from typing import NamedTuple
 
 NUM_SAMPLES = 100
@@ -38,30 +37,14 @@ def compute_win_rate(
     """The win rate from 0 to 1, and its 95 % interval; None without battles."""
     if not battles:
         return None, None
-    scaled = _scale(battles)
-    weights = _fit(scaled, [0.0] * (1 + len(scaled[0].style)))
+    weights = _fit(battles, [0.0] * (1 + len(battles[0].style)))
     random = Random(seed)
     drawn = sorted(
-        _compute_odds(_fit(random.choices(scaled, k=len(scaled)), weights)[:1], (1.0,))
+        _compute_odds(_fit(random.choices(battles, k=len(battles)), weights)[:1], (1.0,))
         for _ in range(NUM_SAMPLES)
     )
     interval = [_find_quantile(drawn, 0.025), _find_quantile(drawn, 0.975)]
     return _compute_odds(weights[:1], (1.0,)), interval
-
-
-def _scale(battles: Sequence[Battle]) -> list[Battle]:
-    """Features with mean 0 and deviation 1."""
-    columns = [*zip(*(each.style for each in battles), strict=True)]
-    means, deviations = [fmean(each) for each in columns], [pstdev(each) or 1.0 for each in columns]
-    return [
-        each._replace(
-            style=[
-                (value - mean) / deviation
-                for value, mean, deviation in zip(each.style, means, deviations, strict=True)
-            ]
-        )
-        for each in battles
-    ]
 
 
 def _fit(battles: Sequence[Battle], start: Sequence[float]) -> list[float]:
