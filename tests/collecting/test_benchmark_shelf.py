@@ -19,7 +19,7 @@ from rollout_kit.config.benchmarks.asked import name_file
 from rollout_kit.config.benchmarks.definition import read_definition, rows_file
 from rollout_kit.errors import ConfigError
 
-NAMES = [*read_made()]
+NAMES = [name for name, made in read_made().items() if isinstance(made["rows"], list)]
 
 
 @pytest.fixture
@@ -56,6 +56,26 @@ def test_published_rows_become_tasks(name: str, hub: Hub, tmp_path: Path):
     hub.asked.clear()
     assert prepare_rows(definition, lambda *_: None) == path
     assert not hub.asked
+
+
+def test_generated_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = read_definition("reasoning_gym")
+    few = {**whole.source, "families": ["gcd", "sudoku"], "size": 2}
+    path = prepare_rows(whole.model_copy(update={"source": few}), lambda *_: None)
+    tasks = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [task["family"] for task in tasks] == ["gcd", "gcd", "sudoku", "sudoku"]
+    assert tasks[0]["gold_output"] == f"<answer>{tasks[0]['answer']}</answer>"
+    assert [each["role"] for each in tasks[0]["responses_create_params"]["input"]] == ["user"]
+    for change, message in (
+        ({"version": "0.0.1"}, "and its rows are those of 0.0.1: run"),
+        ({"package": "no-such-package"}, "no-such-package is not installed"),
+        ({"families": ["chess"]}, "reasoning-gym has no chess"),
+    ):
+        other = whole.model_copy(update={"source": {**few, **change}})
+        with pytest.raises(ConfigError, match=message):
+            prepare_rows(other, lambda *_: None)
 
 
 def test_corrected_answers_of_mmlu_redux():

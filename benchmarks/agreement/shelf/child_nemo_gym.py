@@ -9,6 +9,7 @@ import ast
 import json
 import sys
 import tempfile
+from collections import Counter
 from importlib.metadata import files
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -139,8 +140,36 @@ def answer_arena_hard(rows, asked):
     }
 
 
+def answer_reasoning_gym(rows, asked):
+    made = load("resources_servers/reasoning_gym/scripts/create_dataset.py")
+    sizes = Counter(row["metadata"]["source_dataset"] for row in rows)
+    found = [
+        row
+        for family, size in sizes.items()
+        for row in made.create_single_task_dataset(family, size, 42)
+    ]
+    server = load_alone("resources_servers/reasoning_gym/app.py").ReasoningGymResourcesServer()
+
+    def score(row, text):
+        part = SimpleNamespace(type="output_text", text=text)
+        items = [SimpleNamespace(type="message", content=[part])] if text else []
+        given = server._extract_answer_from_response(SimpleNamespace(output=items))
+        entry = {name: row[name] for name in ("question", "answer", "metadata")}
+        try:
+            scorer = made.reasoning_gym.get_score_answer_fn(row["metadata"]["source_dataset"])
+            return float(scorer(answer=given, entry=entry))
+        except Exception:
+            return 0.0
+
+    return {
+        "prompts": [row["responses_create_params"]["input"] for row in found],
+        "verdicts": [score(found[at], text) for at, text in asked],
+    }
+
+
 ANSWERERS = {
     "arena_hard_v2": answer_arena_hard,
     "livecodebench": answer_livecodebench,
     "mrcr": answer_mrcr,
+    "reasoning_gym": answer_reasoning_gym,
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import tempfile
 import zlib
@@ -109,7 +110,8 @@ def _ask(python: str, given: JsonObject) -> JsonObject:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "given.json", Path(folder) / "found.json"
         source.write_text(json.dumps(given))
-        subprocess.run([python, CHILD, source, target], check=True)
+        fixed = {**os.environ, "PYTHONHASHSEED": "0"}  # as our generator of rows has it
+        subprocess.run([python, CHILD, source, target], check=True, env=fixed)
         return json.loads(target.read_text())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rollout_kit.types import JsonObject
 
 from .answers import Answers, calculate, choose, conclude, count, program
-from .free_answers import read_passage, repeat_text, solve_puzzle, write_freely
+from .free_answers import read_passage, repeat_text, solve_family, solve_puzzle, write_freely
 
 Maker = Callable[[JsonObject, int], Answers]
 """Makes answers to a task with that number."""
@@ -16,6 +16,7 @@ OF_SERVER: dict[str, Maker] = {
     "string_match": count,
     "code_gen": program,
     "graded_answers": write_freely,
+    "reasoning_gym": solve_family,
 }
 
 OF_BENCHMARK: dict[str, Maker] = {

@@ -129,8 +129,11 @@ def make_tasks(
 
 def _join(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
     """The rows, or those that a reader of several files makes; ConfigError if it cannot."""
+    if definition.reader not in JOINS:
+        yield from rows
+        return
     try:
-        yield from JOINS[definition.reader](rows) if definition.reader in JOINS else rows
+        yield from JOINS[definition.reader](rows)
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{definition}: its files do not belong together: {error}") from None
 

@@ -127,6 +127,12 @@ def read_mrcr(row: JsonObject) -> JsonObject:
     }
 
 
+def read_reasoning_gym(row: JsonObject) -> JsonObject:
+    """With `family`, and `gold_output` where the row has an answer."""
+    gold = {} if row.get("answer") is None else {"gold_output": f"<answer>{row['answer']}</answer>"}
+    return {**row, "family": row["metadata"]["source_dataset"], **gold}
+
+
 BASELINES = {
     "hard_prompt": "model_answer/o3-mini-2025-01-31",
     "creative_writing": "model_answer/gemini-2.0-flash-001",
@@ -158,6 +164,7 @@ READERS: dict[str, Reader] = {
     "mmlu_redux": read_mmlu_redux,
     "mrcr": read_mrcr,
     "olympiad_bench": read_olympiad_bench,
+    "reasoning_gym": read_reasoning_gym,
     "zebra_logic": read_zebra_logic,
 }
 """Name → what makes a row of it. It raises ValueError, KeyError or TypeError for one it cannot."""
