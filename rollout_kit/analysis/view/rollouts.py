@@ -17,6 +17,7 @@ from ...trajectory import without_tokens
 from ...types import JsonObject, Key
 from ..branches import branch_command
 from ..export.conversation import digest, said_by
+from ..withheld import withhold
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import RecentLines, describe_steps, find_inside
@@ -53,6 +54,8 @@ class Reader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        self.is_for_others = False
+        """Whether rows that may not be published are left out."""
         self._recent, self._described = RecentLines(), RecentLines()
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
@@ -153,6 +156,7 @@ class Reader:
         if (held := self._recent.get(place := self._place(row_id))) is None:
             _, part, row = self._dataset.locate(row_id)
             held = _read_for_people(part.index.line(row))
+            held = withhold(held) if self.is_for_others else held
             self._recent.keep(place, held)
         return held
 
@@ -236,7 +240,8 @@ class Reader:
         if rollout.group:
             member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
         member["text"] = Cuts().cut(rollout.text)
-        member["prompt"] = Cuts().cut(rollout.line.get("responses_create_params"))
+        line = withhold(rollout.line) if self.is_for_others else rollout.line
+        member["prompt"] = Cuts().cut(line.get("responses_create_params"))
         member["digest"] = digest(said_by(rollout)).hex()
         return member
 

@@ -77,12 +77,13 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
     shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
+    own = {"benchmark": definition.name, **({} if definition.publish else {"publish": False})}
     digest, num_rows, size = hashlib.sha256(), 0, 0
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
         for num_rows, task in enumerate(make_tasks(definition, found.rows, shown), 1):  # noqa: B007
-            line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
+            line = orjson.dumps({**task, **own}) + b"\n"
             digest.update(line)
             size += len(line)
             yield line
