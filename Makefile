@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo rl-seeds test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-containers test-notebook compat rl-demo test-rl dpo-demo clean rl-seeds
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -137,6 +137,13 @@ test-clients: .clients/.ready  ## litellm, LangChain, Pydantic AI, OpenAI's Agen
 	.clients/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" \
 		litellm langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]" openai-agents
 	@touch $@
+
+# ENGINE is podman, docker or apptainer, and OPTIONS are further words that it needs on this machine.
+test-containers: .venv/.ready-dev  ## the sandbox and sessions of the shell in containers: make test-containers IMAGE=python:3.12
+	ROLLOUT_KIT_CONTAINER=$(or $(IMAGE),python:3.12) $(and $(ENGINE),ROLLOUT_KIT_ENGINE=$(ENGINE)) \
+		ROLLOUT_KIT_CONTAINER_OPTIONS="$(OPTIONS)" $(BIN)/python -m pytest -rs \
+		tests/servers/test_container.py tests/servers/test_sessions_of_the_sandbox.py \
+		resources_servers/shell/tests/test_app.py
 
 test-hosts: .venv/.ready-dev .hosts/.ready  ## rollouts through transformers serve, litellm's proxy and llama.cpp's server
 	$(BIN)/python -m pytest -vv -m hosts --durations=0 tests/endpoints/test_local_hosts.py

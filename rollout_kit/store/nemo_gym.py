@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import orjson
 
 from ..errors import ConfigError
-from ..reading import cache_folder, parse_line
+from ..reading import MAX_STORED, cache_folder, iterate_lines, open_file, parse_line
 from ..serving.nemo_gym.episodes import as_rollout, is_episode
 from ..serving.nemo_gym.rows import flatten
 from ..types import JsonObject, Key, Task
@@ -115,9 +116,20 @@ def _write(copy: Path, lines: Iterable[bytes]) -> None:
 
 def is_theirs(path: Path) -> bool:
     """Whether the first line is a rollout of NeMo Gym."""
+    if _is_ours(path):
+        return False
     for _, raw in number_lines(path):
-        found = _parse(raw, {})
-        return found is not None and {"kind", "rollout"}.isdisjoint(found[0])
+        return _parse(raw, {}) is not None
+    return False
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the first line has a field that only ours have. A long line is not copied for it."""
+    from msgspec import DecodeError, Raw, json  # not needed for --help
+
+    with suppress(OSError, ConfigError, DecodeError), open_file(path) as stream:
+        raw = next(iterate_lines(stream, MAX_STORED), b"")
+        return not {"kind", "rollout"}.isdisjoint(json.decode(raw, type=dict[str, Raw]))
     return False
 
 

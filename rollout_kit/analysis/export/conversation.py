@@ -17,6 +17,7 @@ from ...responses import content_texts, find_offered_tools, output_items
 from ...serving.endpoints.chat import RAW, to_chat
 from ...store.lines import row_of
 from ...types import JsonObject, Rollout
+from ..withheld import WHY, is_withheld
 
 Arguments = Literal["text", "object"]
 """How the arguments of a tool call are written: as sampled, or parsed."""
@@ -80,6 +81,8 @@ def read_conversation(
 ) -> Conversation:
     """The rollout as messages; Unfit if they cannot express it. The completion is empty unless
     `is_answered`. With `takes_images`, a message with images has its `parts`, in their order."""
+    if is_withheld(rollout.line):
+        raise Unfit(WHY)
     params = rollout.line.get("responses_create_params") or {}
     if is_answered and any("chain" in each for each in _compactions(rollout)):
         raise Unfit(
@@ -224,4 +227,8 @@ OF_TOOLS = (
 
 
 def digest(value: Any) -> bytes:
-    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """Equal for equal values. What a long rollout says is never copied as a whole."""
+    made = blake2b(digest_size=8)
+    for each in value if isinstance(value, list) else [value]:
+        made.update(repr(each).encode("utf-8", "surrogatepass"))
+    return made.digest()
