@@ -109,6 +109,7 @@ class CollectKeys(RunKeys, WorkersKeys, total=False):
     mix: Path | None
     eval: str | Path | None
     eval_every: int
+    teacher: str | None
     buffer: str | None
     buffer_port: int
     agent_name: str | None
