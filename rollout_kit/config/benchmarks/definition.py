@@ -20,6 +20,7 @@ from ...reading import cache_folder
 from ...serving import registry
 from ...serving.harbor.task_folder import sign
 from ...types import JsonObject
+from ..commands import known_keys
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
 from .subset import split_subset, take_subset
@@ -165,6 +166,11 @@ class Definition(BaseModel):
         """The resources server that verifies its answers."""
         return next(iter(self.verifier))
 
+    @property
+    def instance(self) -> str:
+        """The name of its verifier, which is its own unless commands have a key of that name."""
+        return f"{self.name}_verifier" if self.name in known_keys() else self.name
+
     def __str__(self) -> str:
         return f"the benchmark {self.name}"
 
@@ -174,8 +180,8 @@ class Definition(BaseModel):
 
     def to_verifier(self, rows: Path) -> JsonObject:
         """Its verifier and its rows alone."""
-        name = {"resources_server_name": self.name, "input_jsonl_fpath": str(rows)}
-        return {self.name: self.to_servers()[self.name], **name}
+        name = {"resources_server_name": self.instance, "input_jsonl_fpath": str(rows)}
+        return {self.instance: self.to_servers()[self.instance], **name}
 
     def to_keys(self, rows: Path) -> JsonObject:
         """The keys of a run that it sets."""
@@ -187,7 +193,7 @@ class Definition(BaseModel):
 
     def to_servers(self) -> JsonObject:
         """Its servers, with the sampling, as the content of a YAML file."""
-        ref = {"type": RESOURCES, "name": self.name}
+        ref = {"type": RESOURCES, "name": self.instance}
         policy = {"type": MODELS, "name": POLICY}
         own = {"entrypoint": "app.py", **self.verifier[self.server]}
         if self.folders:
@@ -196,7 +202,7 @@ class Definition(BaseModel):
         asks = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy, **keys}
         params = {"responses_create_params": self.sampling} if self.sampling else {}
         return {
-            self.name: {RESOURCES: {self.server: own}},
+            self.instance: {RESOURCES: {self.server: own}},
             self.name + AGENT: {AGENTS: {agent: asks}},
             **params,
         }
