@@ -50,7 +50,7 @@ class Range(BaseModel):
     end: str = Field(alias="before")
 
 
-class Figure(BaseModel):
+class FigureRule(BaseModel):
     """A score besides the mean reward, from the fields of all rollouts. Exactly one of the keys,
     besides `clip`."""
 
@@ -70,7 +70,7 @@ class Figure(BaseModel):
     clip: bool = Field(False, description="Below 0 is 0, and above 1 is 1.")
 
     @model_validator(mode="after")
-    def _is_one(self) -> "Figure":
+    def _is_one(self) -> "FigureRule":
         given = self.model_dump(exclude_defaults=True).keys() - {"clip"}
         if len(given) != 1 or (self.ratio and len(self.ratio) != 2):
             raise ValueError("needs one of mean, ratio, mean_by, calibration_error, win_rate")
@@ -115,7 +115,9 @@ class Definition(BaseModel):
     metric: str = Field(
         description="The published one: avg@k, pass@k, maj@k, pass^k, sections, or one of figures."
     )
-    figures: dict[str, Figure] = Field({}, description="Name → a score from fields of verdicts.")
+    figures: dict[str, FigureRule] = Field(
+        {}, description="Name → a score from fields of verdicts."
+    )
     sections: dict[str, list[str]] = Field(
         {},
         description="Section → the parts whose mean is its score: sections before it, or fields"
