@@ -48,15 +48,21 @@ def write_long(path: Path, turns: int = TURNS) -> Path:
 
 
 def measure_long(folder: Path) -> dict[str, Any]:
-    """Figures of the first opening, and of a second one by another page."""
+    """Figures of a first viewer, and of a second one, which has the index."""
     path = write_long(folder / "long.jsonl")
     found: dict[str, Any] = {"file_mb": path.stat().st_size / 1e6}
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None or not (ROOT / ".browser/node_modules").exists():
         raise SystemExit("no Chromium or no playwright-core: make test-view installs them")
+    found["unindexed"] = _measure(path, browser)
+    found["indexed"] = _measure(path, browser)
+    return found
+
+
+def _measure(path: Path, browser: str) -> dict[str, Any]:
     command = [Path(sys.executable).with_name("ng_view"), path, "+port=0"]
-    env = {**environment(), "XDG_CACHE_HOME": str(folder / "cache")}
-    began = time.monotonic()
+    env = {**environment(), "XDG_CACHE_HOME": str(path.with_name("cache"))}
+    began, found = time.monotonic(), dict[str, Any]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as viewer:
         try:
             assert viewer.stdout

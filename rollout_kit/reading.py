@@ -32,6 +32,9 @@ PIECE = 1 << 20
 AT_ONCE = 1 << 18
 """Bytes per read of a file of lines; large, so that few lines lie across two reads."""
 
+SMALL = 32 << 20
+"""Bytes of a file that Python may read line by line. It needs twice the size of a line."""
+
 MAX_TEXT = 64 << 20
 """Bytes of the largest file that is read as a whole."""
 
@@ -79,8 +82,9 @@ def open_file(path: Path, buffering: int = -1) -> BinaryIO:
 
 def iterate_lines(stream: Lines, limit: int = MAX_LINE) -> Iterator[bytes]:
     """The lines of a stream from where it is; LineTooLong before one is in memory that is longer
-    than the bound. A file that is no larger is read as fast as Python can."""
-    return iter(stream) if _is_small(stream, limit) else _check_each(stream, limit)
+    than the bound. A long line of a file is in memory once, also while it is read. A small file is
+    read as fast as Python can."""
+    return iter(stream) if _is_small(stream, min(limit, SMALL)) else _check_each(stream, limit)
 
 
 def _is_small(stream: Lines, limit: int) -> bool:
@@ -99,6 +103,8 @@ def _check_each(stream: Lines, limit: int) -> Iterator[bytes]:
 
 
 def _finish_line(begun: bytes, stream: Lines, limit: int) -> bytes:
+    if isinstance(stream, BufferedReader) and stream.seekable():
+        return _read_long(stream, len(begun), limit)
     line = bytearray(begun)
     while len(line) <= limit and not line.endswith(b"\n") and (piece := stream.readline(PIECE)):
         line += piece
@@ -107,6 +113,19 @@ def _finish_line(begun: bytes, stream: Lines, limit: int) -> bytes:
     size = len(line)
     line.clear()
     raise LineTooLong(str(getattr(stream, "name", "the input")), _place(stream, size), limit)
+
+
+def _read_long(stream: BufferedReader, begun: int, limit: int) -> bytes:
+    """The line of which so many bytes are read. It is read again once its size is known."""
+    start, size = stream.tell() - begun, begun
+    while size <= limit and (piece := stream.readline(PIECE)):
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    if size > limit:
+        raise LineTooLong(str(stream.name), _place(stream, size), limit)
+    stream.seek(start)
+    return stream.read(size)
 
 
 def _place(stream: Lines, size: int) -> str:

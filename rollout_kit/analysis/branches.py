@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..config.overrides import key_of_word
 from ..session import FIRST_TURNS
 from ..store.filters.expression import Filter
 from ..store.lines import row_of
@@ -63,8 +64,6 @@ def branch_command(path: Path, command: str, key: Key, turn: int) -> str:
     where = f'task_id == "{key.task_id}" and rollout_index == {key.rollout_index}'
     file = f"+output_jsonl_fpath={target}"
     made = ["ng_branch", str(path), f"+turn={turn}", f"+where={where}", file]
-    kept = [
-        word for word in shlex.split(command) if word.lstrip("+").partition("=")[0] not in REPLACED
-    ]
+    kept = [word for word in shlex.split(command) if key_of_word(word) not in REPLACED]
     files = [f"+input_jsonl_fpath={target}", f"+output_jsonl_fpath={again}"]
     return f"{shlex.join(made)}\n{shlex.join([*kept, *files])}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ..config.commands import known_keys
 from ..config.keys import RolloutsCommand
 from ..config.load import Config
+from ..config.overrides import key_of_word
 from ..secrets import mask
 from .plan import CommandLines, output_paths
 
@@ -36,8 +37,3 @@ def repeat_command(name: str, argv: Sequence[str], secrets: frozenset[str]) -> s
     kept = [word for word in argv if word.lstrip("+").partition("=")[0] not in ONCE]
     kept = [word for word in kept if word.lstrip("+") != "resume=fresh"]  # the output is fresh now
     return shlex.join([name, *(str(mask(word, secrets)) for word in kept)])
-
-
-def key_of_word(word: str) -> str:
-    """The top-level key that a word of the command line sets."""
-    return word.lstrip("+~").partition("=")[0].partition(".")[0]

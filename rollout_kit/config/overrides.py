@@ -161,6 +161,11 @@ def key_of(word: str) -> str | None:
     return match["key"] if match else None
 
 
+def key_of_word(word: str) -> str:
+    """The top-level key that a word of the command line sets."""
+    return word.lstrip("+~").partition("=")[0].partition(".")[0]
+
+
 def _value(argument: str, key: str, raw: str, is_text: Callable[[str, str], bool]) -> Any:
     if key == CONFIG_PATHS:
         return _split_paths(raw)

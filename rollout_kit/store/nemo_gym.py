@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,16 @@ def _write(copy: Path, lines: Iterable[bytes]) -> None:
 def is_theirs(path: Path) -> bool:
     """Whether the first line is a rollout of NeMo Gym."""
     for _, raw in number_lines(path):
-        found = _parse(raw, {})
-        return found is not None and {"kind", "rollout"}.isdisjoint(found[0])
+        return not _is_ours(raw) and _parse(raw, {}) is not None
+    return False
+
+
+def _is_ours(raw: bytes) -> bool:
+    """Whether a line has a field that only ours have. A long line is not copied for it."""
+    from msgspec import DecodeError, Raw, json  # not needed for --help
+
+    with suppress(DecodeError):
+        return not {"kind", "rollout"}.isdisjoint(json.decode(raw, type=dict[str, Raw]))
     return False
 
 

@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..reading import MAX_LINE, open_file
+from ..reading import MAX_STORED, LineTooLong, iterate_lines, open_file
 from .files import ASKED, FLAT, OutputPaths, is_set_aside, main_of_sidecar
 from .kinds import NEWER, OF_KEY, HeadReader
 
@@ -67,11 +66,11 @@ def is_output(path: Path) -> bool:
     reader, is_empty = HeadReader(), True
     try:
         with open_file(path) as stream:
-            for raw in islice(iter(partial(stream.readline, MAX_LINE), b""), MAX_JUDGED):
+            for raw in islice(iterate_lines(stream, MAX_STORED), MAX_JUDGED):
                 is_empty = False
                 if reader.judge(raw).kind in {*OF_KEY, NEWER}:
                     return True
-    except FileNotFoundError:
+    except (FileNotFoundError, LineTooLong):
         pass
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

@@ -8,6 +8,7 @@ import orjson
 
 from ..responses import as_object, content_texts
 from ..trajectory import ModelCall, read_turns
+from ..types import JsonObject
 
 NEAR = 4000
 """Characters of the beginning and of the end of an output in which an error is looked for."""
@@ -17,6 +18,9 @@ MAX_PARSED = 1 << 16
 
 MAX_SHORT = 160
 """Characters of an argument or a text in the head of a step."""
+
+MAX_NAME = 60
+"""Characters of the name of a tool there."""
 
 RETURNED = ("output", "outputs", "results", "result", "error", "reason")
 """Fields of an item that hold what a tool returned."""
@@ -240,7 +244,8 @@ def _shows_error(text: str) -> bool:
     head, tail = text[:NEAR], text[-NEAR:]
     if head.lstrip().lower().startswith(BEGINNINGS):
         return True
-    if any(sign in head or sign in tail for sign in SIGNS):
+    near = text if len(text) <= 2 * NEAR else f"{head}\n{tail}"
+    if any(sign in near for sign in SIGNS):
         return True
     first = head.lstrip().split("\n", 1)[0].split(":", 1)
     last = tail.rstrip().rsplit("\n", 1)[-1].split(":", 1)
@@ -266,6 +271,16 @@ def parse_json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
+
+
+def describe_use(tool: ToolUse) -> JsonObject:
+    """What the head of a step shows of a call."""
+    return {
+        "name": shorten(tool.name, MAX_NAME),
+        "argument": first_argument(tool.arguments),
+        "is_error": tool.is_error,
+        "has_output": tool.output is not None,
+    }
 
 
 def first_argument(text: str) -> str:

@@ -8,13 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agentic import FAULTS, agentic_line, faulty_line, plain_turns, say, use
+from endpoint import endpoint
 from exported import line, tool_line, write_scored
-from support import write_jsonl
+from kill_counts import MODEL, add_one, count_command
+from support import HANG_S, write_jsonl
+from workplace import said_until
 
 from rollout_kit.responses import function_call_item, function_call_output
 from rollout_kit.store.tasks import task_id_of
@@ -235,6 +239,30 @@ def test_a_running_collection_is_watched_and_steered(browser: str, live: str) ->
     assert done.stdout.count("ok: ") == 8
 
 
+@pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
+def test_a_rollout_in_flight_is_opened_and_grows(
+    browser: str, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    script, pictures = ROOT / "tests/browser/flight.mjs", os.environ.get("PICTURES", "")
+    with endpoint(add_one, delay_s=0.3) as point:  # turns of short rollouts are not reported
+        point.num_answered = 6
+        (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
+        words = ("+limit=1", "+dashboard=true", *where)
+        command = count_command(tmp_path, str(tmp_path / "model.yaml"), *words)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
+            live = said_until(running, "Live page: ").rpartition("Live page: ")[2].split()[0]
+            argv = ["node", script, MODULES, browser, live, pictures]
+            with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as reader:
+                assert reader.stdout
+                said = [reader.stdout.readline()]
+                point.num_answered = 9
+                said += reader.stdout.readlines()
+            point.num_answered = inf
+            running.communicate(timeout=HANG_S)
+    assert reader.returncode == 0, said
+    assert [line[:3] for line in said] == ["ok:"] * 2
+
+
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:
     report = folder / "report.html"
     written = [Path(sys.executable).with_name("ng_view"), folder / "before.jsonl"]
@@ -328,6 +356,36 @@ def trails(tmp_path: Path) -> Path:
     other["rollout"] = {**lines[1]["rollout"], "rollout_index": 0}
     write_jsonl(tmp_path / "two.jsonl", [other])
     return tmp_path
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """An RL run: rollouts of three versions with tokens and groups, evaluations of two."""
+    lines = []
+    for at in range(24):
+        made = line(at // 8, at % 8, "It is two.", float(at % (4 - at // 8) == 0))
+        made["rollout"] |= {"version_first": at // 8, "version_last": at // 8}
+        lines.append(made)
+    write_jsonl(tmp_path / "rl.jsonl", lines)
+    points = [("test", 0, 0.2), ("test", 2, 0.6), ("test_greedy", 0, 0.3), ("test_greedy", 2, 0.5)]
+    evaluations = [
+        {
+            **{"set": name, "version": version, "reward": reward, "rollouts": 8},
+            **{"reward_low": reward - 0.1, "reward_high": reward + 0.1},
+        }
+        for name, version, reward in points
+    ]
+    write_jsonl(tmp_path / "rl.d" / "evaluations.jsonl", evaluations)
+    return tmp_path
+
+
+def test_what_training_needs_is_shown(browser: str, trained: Path) -> None:
+    script = ROOT / "tests/browser/training.mjs"
+    with view(trained) as url:
+        command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 1
 
 
 def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:

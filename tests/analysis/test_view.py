@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import aiohttp
@@ -779,3 +780,58 @@ def test_the_copied_request_is_one_that_a_shell_sends(tmp_path: Path) -> None:
     (request,) = model.requests
     assert request[2]["input"][2]["output"] == "$(touch no) `no` \n'JSON'"
     assert not (tmp_path / "no").exists()
+
+
+def test_figures_of_many_rows_are_those_of_each_row(tmp_path: Path) -> None:
+    lines = [
+        line(at // 3, at % 3, "x", None if at % 7 == 3 else at % 5 / 4, scope=f"arm={'ab'[at % 2]}")
+        for at in range(60)
+    ]
+    for at, each in enumerate(lines):
+        each["usage"] = each["response"]["usage"] = {"output_tokens": at % 11 * 10}
+        each["rollout"]["started_at"] = f"2026-11-28T10:00:{at:02}.000Z"
+    write_jsonl(tmp_path / "one.jsonl", lines)
+    dataset = Dataset([str(tmp_path)], is_kept=False)
+    dataset.update()
+    viewer = Viewer(dataset, "")
+    ids = viewer.queries.wait(Query("task_index > 2", sort="-output_tokens")).ids
+    rows = [viewer.row(each) for each in ids]
+    found = plots(dataset, ids)
+    assert found["series"] == ["a", "b"]
+    for of, (part, arm) in enumerate(zip(found["parts"], "ab", strict=True)):
+        own = [row for row in rows if row["arm"] == arm]
+        rewards = [row["reward"] for row in own if row["reward"] is not None]
+        assert part["rollouts"] == len(own) and part["reward"] == pytest.approx(fmean(rewards))
+        assert part["unverified"] == len(own) - len(rewards) > 0
+        assert part["output_tokens"] == pytest.approx(fmean(row["output_tokens"] for row in own))
+        assert sum(each[of] for each in found["reward"]["of_series"]) == len(rewards)
+        assert sum(number for *_, number in found["over_time"][of]) == len(rewards)
+        assert sum(each[3] for each in found["length"]["points"] if each[4] == of) == len(rewards)
+    for tokens, reward, row_id, _, of in found["length"]["points"]:
+        row = viewer.row(row_id)
+        assert (row["output_tokens"], row["reward"], row["arm"]) == (tokens, reward, "ab"[of])
+    assert found["length"]["missing"] == sum(row["reward"] is None for row in rows)
+
+
+def test_learning_curves_are_read_beside_the_output(tmp_path: Path) -> None:
+    lines = [line(at // 8, at % 8, "x", float(at % (3 - at // 8) == 0)) for at in range(16)]
+    for at, each in enumerate(lines):
+        each["rollout"]["version_first"] = at // 8
+    write_jsonl(tmp_path / "rl.jsonl", lines)
+    write_jsonl(tmp_path / "plain.jsonl", [line(1, 0, "x", 1.0)])
+    evaluations = [
+        {"set": "test", "version": 2, "reward": 0.5, "reward_low": 0.4, "reward_high": 0.6},
+        {"set": "test", "version": 0, "reward": 0.25, "rollouts": 8},
+        {"set": "test"},
+    ]
+    write_jsonl(tmp_path / "rl.d" / "evaluations.jsonl", evaluations)
+    dataset = Dataset([str(tmp_path)], is_kept=False)
+    dataset.update()
+    ids = Viewer(dataset, "").queries.wait(Query()).ids
+    training, test = plots(dataset, ids)["learning"]
+    assert training["name"] == "rl.jsonl · training" and test["name"] == "rl.jsonl · test"
+    assert [(point[0], point[1], point[4]) for point in training["points"]] == [
+        (0, 3 / 8, 8),
+        (1, 4 / 8, 8),
+    ]
+    assert test["points"] == [[0, 0.25, None, None, 8], [2, 0.5, 0.4, 0.6, None]]

@@ -8,29 +8,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from endpoint import endpoint
-from kill_counts import TURNS, count_command
+from kill_counts import MODEL, TURNS, add_one, count_command
 from support import HANG_S
 from workplace import ROOT, said_until
 
 from rollout_kit.collecting.live.flight import describe_flight, name_last
 from rollout_kit.responses import function_call_item, make_response, message_item
-
-MODEL = """
-policy_model:
-  responses_api_models:
-    openai_model:
-      {{openai_base_url: "{url}", openai_api_key: k, openai_model: m, upstream_api: responses}}
-"""
-
-
-def add(body: dict[str, Any]) -> tuple[int, Any]:
-    done = sum(item.get("type") == "function_call" for item in body["input"])
-    used = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
-    if done == TURNS - 1:
-        return 200, make_response("m", [message_item(str(TURNS))], used)
-    call = function_call_item("add", json.dumps({"a": done, "b": 1}), f"c{done}")
-    return 200, make_response("m", [call], used)
 
 
 def test_the_turns_so_far_are_described() -> None:
@@ -42,18 +27,19 @@ def test_the_turns_so_far_are_described() -> None:
     ]
     first, second, third = describe_flight(turns)
     assert first["number"] == 1 and first["says"] == "I look." and first["tokens"] == 9
-    assert first["tools"] == [{"name": "bash", "argument": "ls -l"}]
+    assert [(tool["name"], tool["argument"]) for tool in first["tools"]] == [("bash", "ls -l")]
     assert (second["says"], second["tools"]) == ("Done.", [])
     assert third["says"] == "" and name_last(turns[:1]) == "bash ls -l"
     assert name_last(turns[:2]) == "Done." and name_last([]) == ""
     assert [each["number"] for each in describe_flight([turns[1]] * 500)][::199] == [301, 500]
 
 
-def test_a_rollout_in_flight_is_watched(tmp_path: Path) -> None:
-    with endpoint(add, delay_s=0.3) as point:
+@pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
+def test_a_rollout_in_flight_is_watched(tmp_path: Path, where: tuple[str, ...]) -> None:
+    with endpoint(add_one, delay_s=0.3) as point:
         point.num_answered = 3 * (TURNS - 2)
         (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
-        command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true")
+        command = count_command(tmp_path, str(tmp_path / "model.yaml"), "+dashboard=true", *where)
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -65,9 +51,10 @@ def test_a_rollout_in_flight_is_watched(tmp_path: Path) -> None:
             point.num_answered = 1e9
             process.communicate(timeout=HANG_S)
             assert process.returncode == 0
-    assert "add" in waiting["last"]
+    assert "add" in waiting["last"] and waiting["tokens"] >= 7 * waiting["turns"]
     assert [turn["number"] for turn in turns] == list(range(1, len(turns) + 1))
-    assert turns[1]["tools"] == [{"name": "add", "argument": "1"}]
+    [tool] = turns[1]["tools"]
+    assert (tool["name"], tool["argument"]) == ("add", "1")
 
 
 def wait_for_turns(url: str) -> dict[str, Any]:

@@ -288,7 +288,7 @@ def test_what_an_attempt_has_reached_and_spent_is_known_when_it_is_withdrawn() -
         await asyncio.gather(*bench.tasks, return_exceptions=True)
         first, second = bench.slots
         assert first.attempt and first.attempt.stored == line_of(one.attempt)
-        assert second.attempt and second.attempt.turns == ({"request": "r"},)
+        assert second.turns == [{"request": "r"}]
         assert [slot.ledger.spent.usd for slot in bench.slots] == [0.75, 0.75]
 
     with_bench(2, test)

@@ -1,22 +1,43 @@
 """Rollouts of ten turns at an endpoint that checks what comes back: killed once, continued, and
 verified again."""
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from support import HANG_S, read_jsonl, write_jsonl
 from workplace import ROOT
 
+from rollout_kit.responses import function_call_item, make_response, message_item
 from rollout_kit.types import JsonObject
 
 TURNS = 10
 """Model calls of a rollout, which its answer has to name."""
 
 CALCULATOR = "resources_servers/calculator/configs/calculator.yaml"
+
+
+MODEL = """
+policy_model:
+  responses_api_models:
+    openai_model:
+      {{openai_base_url: "{url}", openai_api_key: k, openai_model: m, upstream_api: responses}}
+"""
+
+
+def add_one(body: dict[str, Any]) -> tuple[int, Any]:
+    """The answer of an endpoint: the next call, or the number that is reached."""
+    done = sum(item.get("type") == "function_call" for item in body["input"])
+    used = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+    if done == TURNS - 1:
+        return 200, make_response("m", [message_item(str(TURNS))], used)
+    call = function_call_item("add", json.dumps({"a": done, "b": 1}), f"c{done}")
+    return 200, make_response("m", [call], used)
 
 
 def count_command(folder: Path, model: str, *words: str) -> list[str]:

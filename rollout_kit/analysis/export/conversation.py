@@ -227,4 +227,8 @@ OF_TOOLS = (
 
 
 def digest(value: Any) -> bytes:
-    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """Equal for equal values. What a long rollout says is never copied as a whole."""
+    made = blake2b(digest_size=8)
+    for each in value if isinstance(value, list) else [value]:
+        made.update(repr(each).encode("utf-8", "surrogatepass"))
+    return made.digest()

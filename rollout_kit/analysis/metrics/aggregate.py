@@ -348,8 +348,14 @@ def interval(parts: Iterable[Aggregate], name: str) -> list[float] | None:
     columns = [part.groups.numbers[name] for part in parts if name in part.groups.numbers]
     if not (whole.count and columns):
         return None
+    return cluster(whole, chain.from_iterable(column.sums() for column in columns))
+
+
+def cluster(whole: Moments, sums: Iterable[tuple[int, float]]) -> list[float] | None:
+    """95 % interval of a mean whose values stand together in clusters: the count and the sum of
+    each; None for a single one."""
     mean, number, spread = whole.mean, 0, 0.0
-    for count, total in chain.from_iterable(column.sums() for column in columns):
+    for count, total in sums:
         apart = total - count * mean
         spread += apart * apart  # `**` raises OverflowError on large values
         number += 1

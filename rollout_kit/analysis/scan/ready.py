@@ -75,6 +75,9 @@ CUT_MARKS = (
     *("characters omitted", "lines omitted", "output was too long", "response clipped"),
 )
 
+CUT_WORDS = ("truncated", "omitted", "too long", "clipped")
+"""Each of CUT_MARKS has one: most texts have none, and are looked through the fewer times."""
+
 REFUSES = (
     *("i can't help with", "i cannot help with", "i can’t help with", "i won't help"),
     *("i can't assist", "i cannot assist", "i'm not able to help with", "against my guidelines"),
@@ -167,7 +170,8 @@ def find_cut(scanned: Scanned) -> Iterator[TurnFinding]:
     if last and details.get("reason") in CUT_OFF and last.call.finish not in CUT_OFF:
         yield TurnFinding("truncated", last.number, f"the reply was cut off: {details['reason']}")
     for step, tool in scanned.uses():
-        if mark := _mark_in(tool.output or "", CUT_MARKS):
+        output = tool.output or ""
+        if _mark_in(output, CUT_WORDS) and (mark := _mark_in(output, CUT_MARKS)):
             yield TurnFinding(
                 "truncated", step.number, f"the output of {tool.name} was cut: {mark}"
             )

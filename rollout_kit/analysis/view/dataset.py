@@ -24,7 +24,7 @@ from ...store.notes.scans import Scans
 from ...store.outputs import files_in, is_output, size_of
 from ...store.rollouts import find_group_rewards
 from ...store.scope import parse_scope
-from ...types import Key, Rollout
+from ...types import JsonObject, Key, Rollout
 from ..export.grouped import is_group
 
 ROW_BITS = 40
@@ -127,7 +127,11 @@ class StoredOutput:
     def read(self, raw: bytes, key: Key, rewards: GroupRewards | None) -> Rollout | None:
         """A line with its labels and its score among `rewards`; None if it has no response."""
         line = parse_line(raw)
-        if line is None or not isinstance(line.get("response"), dict):
+        return None if line is None else self.join(line, key, rewards)
+
+    def join(self, line: JsonObject, key: Key, rewards: GroupRewards | None) -> Rollout | None:
+        """The same for a line that is parsed."""
+        if not isinstance(line.get("response"), dict):
             return None
         score = rewards.of(key) if rewards else None
         return rollout_of(line, score, self.labels.of(key), self.scans.names)

@@ -1,12 +1,11 @@
 """The steps of a rollout as the page lists them, its items on demand, and a search in it."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...responses import as_object
 from ...store.notes.scans import TurnFinding
-from ...store.steps import TurnStep, first_argument, read_steps, shorten
+from ...store.steps import TurnStep, describe_use, shorten
 from ...types import JsonObject
 from ..scan.ready import SCANNERS, Scanned, find_all
 
@@ -20,16 +19,23 @@ MAX_FINDINGS = 2000
 """Findings that a page lists."""
 
 
-def describe_steps(line: Mapping[str, Any], scans: Iterable[TurnFinding] = ()) -> JsonObject:
-    """`steps` are the heads of the turns, `findings` what is conspicuous in them: what the ready
-    scanners find, and what others have found in earlier `scans`."""
+def describe_steps(line: Mapping[str, Any]) -> JsonObject:
+    """`steps` are the heads of the turns, `findings` what the ready scanners find in them."""
     scanned = Scanned(line)
-    findings = [*(each for each in scans if each.scanner not in SCANNERS), *find_all(scanned)]
+    findings = find_all(scanned)
     return {
         "steps": [_describe(step) for step in scanned.steps],
         "findings": [each._asdict() for each in findings[:MAX_FINDINGS]],
         "num_findings": len(findings),
     }
+
+
+def add_scans(described: JsonObject, scans: Iterable[TurnFinding]) -> JsonObject:
+    """The same with what others have found in earlier scans, which stands first."""
+    others = [each._asdict() for each in scans if each.scanner not in SCANNERS]
+    findings = [*others, *described["findings"]][:MAX_FINDINGS]
+    number = len(others) + described["num_findings"]
+    return {**described, "findings": findings, "num_findings": number}
 
 
 def _describe(step: TurnStep) -> JsonObject:
@@ -41,44 +47,19 @@ def _describe(step: TurnStep) -> JsonObject:
         "end": step.end,
         "says": shorten(step.text),
         "reasons": step.reasons,
-        "tools": [
-            {
-                "name": shorten(tool.name, 60),
-                "argument": first_argument(tool.arguments),
-                "is_error": tool.is_error,
-                "has_output": tool.output is not None,
-            }
-            for tool in step.tools
-        ],
+        "tools": list(map(describe_use, step.tools)),
         **call,
     }
 
 
-class RecentLines:
-    """The lines that were read last, so that the parts of a long one are not parsed again."""
-
-    def __init__(self, most: int = 2) -> None:
-        self._most = most
-        self._held: OrderedDict[Any, JsonObject] = OrderedDict()
-
-    def get(self, key: Any) -> JsonObject | None:
-        """The line that was kept under a key."""
-        if (found := self._held.get(key)) is not None:
-            self._held.move_to_end(key)
-        return found
-
-    def keep(self, key: Any, line: JsonObject) -> None:
-        """Keep a line, and let go of the oldest."""
-        self._held[key] = line
-        while len(self._held) > self._most:
-            self._held.popitem(last=False)
-
-
-def find_inside(line: Mapping[str, Any], text: str) -> JsonObject:
+def find_inside(
+    head: Mapping[str, Any], turns: Iterable[tuple[int, int, Sequence[Any]]], text: str
+) -> JsonObject:
     """Where a text stands in a rollout, whatever its case: `hits` of (turn, item, excerpt), and
-    the number of all. Turn 0 is the task, turn -1 the rest of the line."""
+    the number of all. `turns` are numbers of turns, with the number of their first item and the
+    items. Turn 0 is the task, turn -1 the rest of the line."""
     wanted, hits, total = text.lower(), [], 0
-    for turn, item, held in _texts(line):
+    for turn, item, held in _texts(head, turns):
         low, at = held.lower(), 0
         while wanted and (at := low.find(wanted, at)) >= 0:
             total += 1
@@ -89,17 +70,17 @@ def find_inside(line: Mapping[str, Any], text: str) -> JsonObject:
     return {"hits": hits, "total": total}
 
 
-def _texts(line: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-    params = as_object(line.get("responses_create_params"))
+def _texts(
+    head: Mapping[str, Any], turns: Iterable[tuple[int, int, Sequence[Any]]]
+) -> Iterator[tuple[int, int, str]]:
+    params = as_object(head.get("responses_create_params"))
     asked = [params.get("instructions"), params.get("input")]
     yield from ((0, 0, text) for text in _strings(asked))
-    output = as_object(line.get("response")).get("output")
-    items: Sequence[Any] = output if isinstance(output, list) else []
-    for step in read_steps(line):
-        for at in range(step.begin, step.end):
-            yield from ((step.number, at, text) for text in _strings(items[at]))
+    for number, begin, items in turns:
+        for at, item in enumerate(items, begin):
+            yield from ((number, at, text) for text in _strings(item))
     known = ("responses_create_params", "response")
-    rest = {name: value for name, value in line.items() if name not in known}
+    rest = {name: value for name, value in head.items() if name not in known}
     yield from ((-1, 0, text) for text in _strings(rest))
 
 

@@ -1,31 +1,34 @@
 """One rollout, and the group of a task, as the pages show them."""
 
+from collections import OrderedDict
 from typing import Any
 
 import orjson
 
 from ...errors import ConfigError, number_of
 from ...reading import parse_line, read_object
-from ...responses import as_object, has_provider_data, input_items, without_provider_data
+from ...responses import as_object, has_provider_data, input_items
 from ...store.filters.masks import rows_of_task, status_of
 from ...store.index import LineChanged
 from ...store.lines import rollout_of
 from ...store.notes.labels import Labelled
 from ...store.scope import repeat_command
-from ...store.steps import read_steps
 from ...trajectory import without_tokens
 from ...types import JsonObject, Key
 from ..branches import branch_command
 from ..export.conversation import digest, said_by
-from ..withheld import withhold
+from ..withheld import is_withheld, withhold
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
-from .outline import RecentLines, describe_steps, find_inside
+from .outline import add_scans, describe_steps, find_inside
 from .side_by_side import MAX_COLUMNS, put_side_by_side
+from .stored_line import StoredLine, WholeLine, parse_for_people, read_line
 from .unfinished import describe_unfinished
 
-MAX_WHOLE = 2 << 20
-"""Bytes of a line whose items are all sent with it; of a longer one they are asked for."""
+OUTPUT = ("response", "output")
+
+MAX_RECENT = 2
+"""Lines that were read last and are kept, so that the parts of one are not read again."""
 
 MAX_ITEMS = 200
 """Items of one reply."""
@@ -56,27 +59,22 @@ class Reader:
         self._dataset = dataset
         self.is_for_others = False
         """Whether rows that may not be published are left out."""
-        self._recent, self._described = RecentLines(), RecentLines()
+        self._recent: OrderedDict[Any, StoredLine] = OrderedDict()
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
         """The line of a row and where it stands. The middle of long texts is left out, and so are
         the items of a long line, unless `is_whole`."""
         number, part, row = self._dataset.locate(row_id)
-        key, line = part.index.key(row), self._line(row_id)
+        key, stored = part.index.key(row), self._read(row_id)
+        line = stored.join() if is_whole else stored.head
         output = self._dataset.output_of(number)
         labels, rewards = output.labels, output.group_rewards()
         score = rewards.of(key) if rewards else None
         has_response = isinstance(line.get("response"), dict)
-        size, cuts = part.index.columns.lengths[row], Cuts()
-        is_long = size > MAX_WHOLE and not is_whole and has_response
-        shown = {**line, "response": {**line["response"], "output": []}} if is_long else line
         unfinished = None if has_response else describe_unfinished(output, key, line)
-        known = {"response": {"output": unfinished["turns"]}} if unfinished else line
-        described = (
-            self._describe_long(row_id, line)
-            if is_long
-            else describe_steps(known, output.scans.findings(key))
-        )
+        known = {"response": {"output": unfinished["turns"]}} if unfinished else None
+        described = describe_steps(known) if known else stored.described
+        cuts = Cuts()
         return {
             "id": row_id,
             "file": output.name,
@@ -86,42 +84,31 @@ class Reader:
             "group": score._asdict() if score else None,
             "labels": dict(labels.on(Labelled(*key))),
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
-            "size": size,
+            "size": part.index.columns.lengths[row],
             "repro": _find_repro(output, key),
-            "has_items": not is_long,
-            **described,
-            "line": cuts.cut(shown),
+            "has_items": is_whole or not stored.is_long,
+            **add_scans(described, output.scans.findings(key)),
+            "line": cuts.cut(line),
             "cuts": cuts.found,
             "failures": self._failures_of(number, row),
         }
 
-    def _describe_long(self, row_id: int, line: JsonObject) -> JsonObject:
-        """What `describe_steps` says of a line, kept as that of a long one takes seconds."""
-        number, part, row = self._dataset.locate(row_id)
-        output = self._dataset.output_of(number)
-        which = (*self._place(row_id), output.labels_version)
-        if (held := self._described.get(which)) is None:
-            held = describe_steps(line, output.scans.findings(part.index.key(row)))
-            self._described.keep(which, held)
-        return held
-
     def items(self, row_id: int, begin: int, end: int) -> JsonObject:
         """Items of the output of a long line, and where their texts are cut."""
-        output = self._output(row_id)
-        cuts = Cuts()
-        chosen = range(max(0, begin), min(end, begin + MAX_ITEMS, len(output)))
-        items = [cuts.cut(output[at], ("response", "output", at)) for at in chosen]
-        return {"begin": begin, "items": items, "cuts": cuts.found}
+        stored, cuts, begin = self._read(row_id), Cuts(), max(0, begin)
+        items = stored.items(begin, min(max(begin, end), begin + MAX_ITEMS))
+        shown = [cuts.cut(each, (*OUTPUT, at)) for at, each in enumerate(items, begin)]
+        return {"begin": begin, "items": shown, "cuts": cuts.found}
 
     def request(self, row_id: int, turn: int) -> JsonObject:
         """Commands for a shell: the request that a turn's reply answers, which is what was asked
         and what came before the turn, and `again`, which makes the rollout again from the turn."""
-        line = self._line(row_id)
-        steps = read_steps(line)
+        stored = self._read(row_id)
+        line, steps = stored.head, stored.described["steps"]
         if not 0 < turn <= len(steps):
             raise ConfigError(f"turn={turn}: the rollout has {number_of(len(steps), 'turn')}")
         params = as_object(line.get("responses_create_params"))
-        before = [*input_items(params), *self._output(row_id)[: steps[turn - 1].begin]]
+        before = [*input_items(params), *stored.items(0, steps[turn - 1]["begin"])]
         model = params.get("model") or as_object(line.get("rollout")).get("model")
         body = without_tokens({**params, "model": model, "input": before})
         number, part, row = self._dataset.locate(row_id)
@@ -133,10 +120,13 @@ class Reader:
     def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
         """A part of a text of a line; `path` is a JSON list of names and numbers."""
         try:
-            value: Any = self._line(row_id)
-            for name in orjson.loads(path):
+            names, stored = orjson.loads(path), self._read(row_id)
+            value: Any = stored.head
+            if names[:2] == [*OUTPUT] and len(names) > 2:
+                [value], names = stored.items(names[2], names[2] + 1), names[3:]
+            for name in names:
                 value = value[name]
-        except (orjson.JSONDecodeError, TypeError, KeyError, IndexError):
+        except (ValueError, TypeError, KeyError, IndexError):
             raise ConfigError(f"path={path[:200]!r}: the line has nothing there") from None
         if not isinstance(value, str):
             raise ConfigError(f"path={path[:200]!r}: it is no text")
@@ -145,26 +135,25 @@ class Reader:
 
     def inside(self, row_id: int, text: str) -> JsonObject:
         """Where a text stands in a rollout."""
-        return find_inside(self._line(row_id), text)
+        stored = self._read(row_id)
+        turns = (
+            (step["number"], step["begin"], stored.items(step["begin"], step["end"]))
+            for step in stored.described["steps"]
+        )
+        return find_inside(stored.head, turns, text)
 
-    def _output(self, row_id: int) -> list[Any]:
-        response = self._line(row_id).get("response")
-        output = response.get("output") if isinstance(response, dict) else None
-        return output if isinstance(output, list) else []
-
-    def _line(self, row_id: int) -> JsonObject:
-        if (held := self._recent.get(place := self._place(row_id))) is None:
-            _, part, row = self._dataset.locate(row_id)
-            held = _read_for_people(part.index.line(row))
-            held = withhold(held) if self.is_for_others else held
-            self._recent.keep(place, held)
-        return held
-
-    def _place(self, row_id: int) -> tuple[Any, ...]:
-        """What names a line as it stands."""
+    def _read(self, row_id: int) -> StoredLine:
         _, part, row = self._dataset.locate(row_id)
         columns = part.index.columns
-        return str(part.index.path), columns.offsets[row], columns.checks[row]
+        which = (str(part.index.path), columns.offsets[row], columns.checks[row])
+        if (held := self._recent.pop(which, None)) is None:
+            held = read_line(part.index, row)
+            if self.is_for_others and is_withheld(held.head):
+                held = WholeLine(withhold(held.join()))
+        self._recent[which] = held
+        while len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+        return held
 
     def preview(self, part: Part, row: int) -> str | None:
         """The end of the answer, where the result stands; None for a line that is long or was
@@ -185,7 +174,7 @@ class Reader:
         _, part, row = self._dataset.locate(row_id)
         key, raw = part.index.key(row), part.index.line(row)
         if has_provider_data(raw):
-            raw = orjson.dumps(_read_for_people(raw))
+            raw = orjson.dumps(parse_for_people(raw))
         return f"{key.task_id}-{key.rollout_index}.json", raw
 
     def group(self, row_id: int) -> JsonObject:
@@ -215,7 +204,7 @@ class Reader:
             ids = [int(each) for each in named.split(",")][:MAX_COLUMNS]
         except ValueError:
             raise ConfigError(f"ids={named!r:.80}: give numbers, with commas") from None
-        return put_side_by_side([self._line(each) for each in ids])
+        return put_side_by_side([self._read(each).join() for each in ids])
 
     def _member(self, number: int, part: Part, row: int) -> JsonObject:
         columns, output = part.index.columns, self._dataset.output_of(number)
@@ -232,10 +221,10 @@ class Reader:
             "finish_reason": columns.value("finish_reason", row),
             "labels": dict(output.labels.on(Labelled(*key))),
         }
-        raw = part.index.line(row)
-        rollout = output.read(raw, key, output.group_rewards())
+        line = self._read(member["id"]).join()
+        rollout = output.join(line, key, output.group_rewards())
         if rollout is None:
-            failure = orjson.loads(raw).get("failure") or {}
+            failure = as_object(line.get("failure"))
             return {**member, "text": str(failure.get("message", ""))}
         if rollout.group:
             member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
@@ -292,16 +281,3 @@ def _read_command(output: StoredOutput) -> str:
     """The command of the run; empty if it is not known."""
     command = read_object(output.paths.manifest).get("command")
     return command if isinstance(command, str) else ""
-
-
-def _read_for_people(raw: bytes) -> Any:
-    """A line for people: without what only an endpoint can read."""
-    line = orjson.loads(raw)
-    if not has_provider_data(raw):
-        return line
-    response, params = line.get("response"), line.get("responses_create_params")
-    if isinstance(response, dict):
-        line["response"] = without_provider_data(response)
-    if isinstance(params, dict):
-        line["responses_create_params"] = without_provider_data(params, "input")
-    return line

@@ -7,10 +7,11 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
-from ...store.steps import ToolUse, TurnStep, first_argument, read_steps, shorten
+from ...store.steps import ToolUse, TurnStep, describe_use, read_steps, shorten
 from ...types import JsonObject
 
 MAX_COLUMNS = 12
+"""Rollouts next to each other; the others are left out."""
 
 MAX_TURNS = 400
 """Turns of a rollout from the first difference on that are sent, and that are aligned."""
@@ -23,7 +24,7 @@ def put_side_by_side(lines: Sequence[Mapping[str, Any]]) -> JsonObject:
     """`num_equal` turns at the beginning are the same in all. `columns` has the turns from there
     on. `rows` aligns two rollouts: each is a pair of places in the two columns, null for none, and
     whether they are equal."""
-    steps = [read_steps(line) for line in lines[:MAX_COLUMNS]]
+    steps = list(map(read_steps, lines))
     marks = [list(map(_sign, each)) for each in steps]
     num_equal = sum(1 for _ in takewhile(_are_equal, zip(*marks, strict=False)))
     shown = [each[num_equal : num_equal + MAX_TURNS] for each in steps]
@@ -70,9 +71,5 @@ def _describe(step: TurnStep) -> JsonObject:
 
 
 def _describe_tool(tool: ToolUse) -> JsonObject:
-    return {
-        "name": shorten(tool.name, 60),
-        "argument": first_argument(tool.arguments),
-        "is_error": tool.is_error,
-        "output": None if tool.output is None else shorten(tool.output, MAX_OUTPUT),
-    }
+    output = None if tool.output is None else shorten(tool.output, MAX_OUTPUT)
+    return {**describe_use(tool), "output": output}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import yaml
 
-from ...collecting.command_line import key_of_word
 from ...config.commands import known_keys
 from ...config.keys import ChaosConfig, CollectConfig, HeadServerConfig, ServersConfig
 from ...config.load import Config
+from ...config.overrides import key_of_word
 from ...serving.sockets import bound_socket
 
 OTHERS = {"config_paths", "head_server", "auth_token", "responses_create_params", "json_output"}

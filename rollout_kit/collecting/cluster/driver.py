@@ -62,6 +62,7 @@ class LeasedRunner(Runner):
         return self.leases.load()
 
     def begin(self, attempt: Attempt, slot: Slot) -> Lease:
+        slot.turns = list(attempt.turns)
         return self.leases.lease(attempt, slot, partial(self._end, attempt, slot))
 
     def _end(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import PeerLost, RolloutError
 from ...serving.transport.retry import LOST_ATTEMPT
-from ...session import SNAPSHOT, Session, current_session
+from ...session import Session, current_session
 from ...types import Attempt, JsonObject, Outcome, StoredTurn
 from ..pacing.probe import WorkerLoad
 from ..slot import Slot
@@ -131,6 +131,11 @@ class Lease(asyncio.Future[Any]):
     def room(self) -> int | None:
         """How many leases a worker may hold beside it at most; None if it is above suspicion."""
         return max(1, TOGETHER >> 3 * (self.num_deaths - 1)) if self.num_deaths > 1 else None
+
+    def resume(self) -> None:
+        """Have the next worker continue from the turns that the last one has reported."""
+        if self.slot is not None and self.attempt is not None and self.attempt.stored is None:
+            self.update(turns=tuple(self.slot.turns))
 
     def update(self, **changes: Any) -> None:
         """Have another attempt go on from what this one has reached."""
@@ -387,8 +392,10 @@ class Leases:
 
     def _take_turn(self, lease: Lease, slot: Slot, content: JsonObject | None) -> None:
         assert lease.attempt is not None
-        if content is None or SNAPSHOT not in content:
-            lease.update(turns=() if content is None else (*lease.attempt.turns, content))
+        if content is None:
+            slot.turns.clear()
+        else:
+            slot.keep_turn(content)
         key, task_index = lease.attempt.key, lease.attempt.task.task_index
         slot.place.store_turn(StoredTurn(key, task_index, content))
 
@@ -430,6 +437,7 @@ class Leases:
         is_culprit = lease.num_deaths >= DEATHS_ALONE and len(member.held) == 1
         if lease.num_lost < LOST_ATTEMPT.max_tries and not is_culprit:
             self.num_again += 1
+            lease.resume()
             lease.wait()
             self._queue.appendleft(lease)
             self._wake_soon()

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...responses import as_object, function_calls, output_text, total_tokens
-from ...store.steps import first_argument, shorten
+from ...responses import as_object, output_items, total_tokens
+from ...store.steps import describe_use, divide, shorten
 from ...types import JsonObject
 
 MAX_TURNS = 200
@@ -18,21 +18,17 @@ def describe_flight(turns: Iterable[Mapping[str, Any]]) -> list[JsonObject]:
     """The turns from the first to the newest, as far as they are described."""
     known = [as_object(turn.get("response")) for turn in turns]
     first = max(0, len(known) - MAX_TURNS)
-    return [
-        {
-            "number": number,
-            "says": shorten(output_text(response), MAX_TEXT),
-            "tools": [
-                {
-                    "name": shorten(str(call.get("name")), 60),
-                    "argument": first_argument(str(call.get("arguments"))),
-                }
-                for call in function_calls(response.get("output") or ())
-            ],
-            "tokens": total_tokens(response),
-        }
-        for number, response in enumerate(known[first:], first + 1)
-    ]
+    return [_describe(number, response) for number, response in enumerate(known[first:], first + 1)]
+
+
+def _describe(number: int, response: Mapping[str, Any]) -> JsonObject:
+    steps = divide(output_items(response))
+    return {
+        "number": number,
+        "says": shorten("\n".join(step.text for step in steps), MAX_TEXT),
+        "tools": [describe_use(tool) for step in steps for tool in step.tools],
+        "tokens": total_tokens(response),
+    }
 
 
 def name_last(turns: list[JsonObject]) -> str:

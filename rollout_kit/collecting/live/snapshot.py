@@ -221,6 +221,7 @@ class Waiting:
     stage: str = shown("What it waits for.")
     turns: int = shown("Model calls that its agent has reported.")
     last: str = shown("The last of them: its tools, or what the model said.")
+    tokens: int = shown("Input and output tokens of its calls so far.")
 
 
 @declared

@@ -316,6 +316,7 @@ def _slowest(run: Run) -> Iterable[Waiting]:
                 slot.place.stage,
                 len(slot.turns),
                 name_last(slot.turns),
+                slot.ledger.spent.tokens,
             )
 
 

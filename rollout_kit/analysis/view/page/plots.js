@@ -3,6 +3,7 @@
 import { html } from "./vendor/preact-htm.js";
 import { isReport, useAnswer } from "./api.js";
 import { cell, count, dollars, number, seconds } from "./format.js";
+import { Learning } from "./learning.js";
 import { go, queryOf } from "./place.js";
 import { Plot, axes, colour } from "./plot.js";
 import { openRow } from "./rollout.js";
@@ -74,7 +75,7 @@ function Legend({ names }) {
 export function PlotsView({ place, state }) {
   const { found, error } = useAnswer("/api/plots", queryOf(place), state.version);
   if (error) return html`<main><p class="error" role="alert">${error}</p></main>`;
-  if (!found) return html`<main><p class="note">Counting…</p></main>`;
+  if (!found) return html`<main><p class="note" role="status">Counting ${place.where || place.search ? "the rows of the filter" : `${number(state.rows)} rows`}…</p></main>`;
   const narrow = (condition) => go({ ...place, view: "table", where: place.where ? `(${place.where}) and ${condition}` : condition });
   return html`<main class="plots">
     ${found.is_done === false && html`<p class="note" role="status">These are the rows found so far; the search goes on.</p>`}
@@ -82,6 +83,8 @@ export function PlotsView({ place, state }) {
     <${Legend} names=${found.series} />
     <div class="grid">
       <figure><figcaption>Reward <${Save} title="Reward" x="reward" names=${found.series} found=${found.reward} /></figcaption><${Bars} found=${found.reward} onChoose=${narrow} /></figure>
+      ${found.learning.length > 0 &&
+      html`<figure><figcaption>Learning <${Save} title="Learning" x="version of the policy" y="mean reward" names=${found.learning.map((each) => each.name)} lines=${found.learning.map((each) => each.points)} /></figcaption><${Learning} curves=${found.learning} /></figure>`}
       <figure><figcaption>Reward over time <${Save} title="Reward over time" x="time (UTC)" y="mean reward" names=${found.series} isTime=${true} lines=${found.over_time} /></figcaption><${Plot} make=${(data) => overTime(data, found.series)} data=${found.over_time} /></figure>
       <figure><figcaption>Output tokens against reward <small>a click opens the rollout</small>
         <${Save} title="Output tokens against reward" x="output tokens" y="reward" names=${found.series} points=${found.length.points.map(([one, other, , size, of]) => [one, other, of, size])} /></figcaption>

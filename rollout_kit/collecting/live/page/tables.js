@@ -23,10 +23,10 @@ export function Slowest({ now }) {
       <td><${Sure} text="cancel" label=${`cancel ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout] })} />
         <${Sure} text="again" label=${`start ${each.rollout} again`} onSure=${() => ask({ requeue: [each.rollout] })} />
         <${Sure} text="drop" label=${`drop ${each.rollout}`} onSure=${() => ask({ cancel: [each.rollout], drop: true })} /></td>
-      <td>${number(each.turns)}</td><td class="long">${each.last}</td><td class="long">${each.stage}</td></tr>
-      ${watched === each.rollout && html`<tr key=${`${each.rollout} turns`}><td colspan="6"><${Turns} run=${now.run_id} rollout=${each.rollout} /></td></tr>`}`,
+      <td>${number(each.turns)}</td><td>${number(each.tokens)}</td><td class="long">${each.last}</td><td class="long">${each.stage}</td></tr>
+      ${watched === each.rollout && html`<tr key=${`${each.rollout} turns`}><td colspan="7"><${Turns} run=${now.run_id} rollout=${each.rollout} /></td></tr>`}`,
   );
-  return html`<div><${Table} name="Longest in flight" columns=${["rollout", "since", "steer", "turns", "last turn", "waits for"]} rows=${rows} empty="Nothing is in flight." />
+  return html`<div><${Table} name="Longest in flight" columns=${["rollout", "since", "steer", "turns", "tokens", "last turn", "waits for"]} rows=${rows} empty="Nothing is in flight." />
     ${problem && html`<p class="error" role="alert">${problem}</p>`}
     <p class="note">${Object.entries(now.stages).map(([stage, size]) => `${number(size)} × ${stage}`).join(" · ")}</p></div>`;
 }

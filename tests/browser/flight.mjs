@@ -1,0 +1,35 @@
+// Opens a rollout in flight on the page of its collection: node flight.mjs <modules> <browser> <url> <pictures>
+// After the first step the test lets the rollouts go on by some turns.
+
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { begin } from "./harness.mjs";
+
+const [modules, executablePath, url, pictures] = process.argv.slice(2);
+const { open, run, checkAccess } = await begin(modules, executablePath, url, { failsOnConsole: true, height: 1180 });
+
+const row = (page) => page.locator("tr", { has: page.getByRole("button", { name: /^[0-9a-f]{16}:0$/ }) }).first();
+const turns = (page) => page.locator(".turns-so-far li");
+
+const steps = {
+  async "a click opens a rollout in flight with its turns, tools and tokens"(page) {
+    await row(page).locator("td", { hasText: "add 5" }).waitFor();
+    const [, age, , number, tokens] = await row(page).locator("td").allTextContents();
+    assert.match(age, /\d+ m?s|\d+(\.\d+)? s/);
+    assert.deepEqual([number, tokens], ["6", "42"]);
+    await row(page).getByRole("button", { name: /^[0-9a-f]{16}:0$/ }).click();
+    await turns(page).nth(5).waitFor();
+    assert.match(await turns(page).nth(5).textContent(), /add 5.*7 tok/s);
+  },
+  async "it grows while it is open"(page) {
+    await turns(page).nth(8).waitFor();
+    await row(page).locator("td", { hasText: "add 8" }).waitFor();
+    if (pictures) await page.screenshot({ path: join(pictures, "flight.png"), fullPage: true });
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await checkAccess(page, `a rollout in flight, ${colorScheme}`);
+    }
+  },
+};
+
+await run(steps, await open(url));
