@@ -6,7 +6,7 @@
     .peers/bin/pip install filetype editdistance jsonlines jsonschema markdown dotenv plotly zhconv
     .peers/bin/pip install rouge-score rouge-chinese modelscope pandas openai tabulate colorlog
     .peers/bin/pip install jieba sacrebleu nltk more_itertools docstring_parser orjson
-    .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0'
+    .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0' scikit-learn reasoning-gym==0.1.25
     python -m benchmarks.agreement.named .peers/bin/python
 
 HumanEval's rows are its own. The rows of the others are made up, in the published columns. The

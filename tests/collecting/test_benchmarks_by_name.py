@@ -23,6 +23,7 @@ from rollout_kit.config.benchmarks.definition import (
     read_definition,
     rows_file,
 )
+from rollout_kit.config.commands import known_keys
 from rollout_kit.config.keys import AuditConfig
 from rollout_kit.config.load import load
 from rollout_kit.errors import ConfigError
@@ -145,6 +146,7 @@ def test_every_definition_is_short_and_right(name: str):
     assert is_usual or definition.sections or definition.metric in definition.figures
     assert definition.source.get("type") == "url" or definition.rows > 0
     assert (ROOT / "resources_servers" / definition.server).is_dir()
+    assert definition.instance not in known_keys()
 
 
 FROM_HUB = [name for name in COLUMNS if "repo_id" in read_definition(name).source]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.agreement.shelf.made import make_rows
-from rollout_kit.collecting.data.benchmarks.figures import compute_calibration_error
+from rollout_kit.collecting.data.benchmarks.figure_values import compute_calibration_error
 from rollout_kit.collecting.data.benchmarks.win_rate import Battle, compute_win_rate
 
 BIN = Path(sys.executable).parent

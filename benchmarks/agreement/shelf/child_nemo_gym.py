@@ -1,15 +1,19 @@
 """What NeMo Gym asks and how it scores; runs in its environment.
 
-Its verifier of LiveCodeBench is compared elsewhere.
+LiveCodeBench's tests are run by evalscope's copy of its own evaluation.
 """
 
 import __future__
 
 import ast
 import json
+import multiprocessing
 import sys
 import tempfile
+import zlib
+from base64 import b64decode
 from collections import Counter
+from importlib import import_module
 from importlib.metadata import files
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -80,8 +84,29 @@ def answer_livecodebench(rows, asked):
         "prompts": [prompt["user"].format(**row) for row in found],
         "systems": [prompt["system"]] * len(found),
         "tests": tests,
-        "verdicts": [],
+        "verdicts": [run_contest(tests[at], text) for at, text in asked],
     }
+
+
+def run_contest(tests, text):
+    """The verdict of evalscope's evaluation, which is LiveCodeBench's own, in a fork each."""
+    extract = import_module("evalscope.benchmarks.live_code_bench.extract_utils")
+    evaluate = import_module("evalscope.benchmarks.live_code_bench.testing_util")
+    given = json.loads(zlib.decompress(b64decode(tests["packed"])))
+    sample = {"input_output": json.dumps({**given, "fn_name": tests["fn_name"]})}
+    code = extract.extract_code_generation(text)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def run():
+        sender.send(evaluate.run_test(sample, test=code, debug=False, timeout=6)[0])
+
+    process = context.Process(target=run)
+    process.start()
+    process.join(7 * len(given["inputs"]))
+    process.kill()
+    found = receiver.recv() if receiver.poll() else [-1]
+    return float(all(each is True or each == 1 for each in found))
 
 
 def answer_mrcr(rows, asked):

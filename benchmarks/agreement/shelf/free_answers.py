@@ -1,6 +1,10 @@
 """Made answers of benchmarks whose answers are longer than a letter, a number or a function."""
 
 import json
+import zlib
+from base64 import b64decode
+
+import orjson
 
 from rollout_kit.types import JsonObject
 
@@ -137,3 +141,40 @@ def solve_family(task: JsonObject, number: int) -> Answers:
     yield "hostile", "<answer>" * 2_000
     yield "executed", "<answer>__import__('os').system('true')</answer>"
     yield "hostile", "<answer>{{ 7 * 7 }}\x00</answer>"
+
+
+def enter_contest(task: JsonObject, number: int) -> Answers:
+    """Answers of LiveCodeBench: a program that reads and prints, or a method."""
+    tests = task["unit_tests"]
+    given = orjson.loads(zlib.decompress(b64decode(tests["packed"])))
+    pairs = dict(zip(given["inputs"], given["outputs"], strict=True))
+
+    def write(known: dict[str, str]) -> str:
+        if tests["fn_name"] is None:
+            return f"import sys\nprint({known!r}[sys.stdin.read()].strip())"
+        values = {json.loads(one): json.loads(two) for one, two in known.items()}
+        head = f"class Solution:\n    def {tests['fn_name']}(self, a):"
+        return f"{head}\n        return {values!r}[a]"
+
+    right = write(pairs)
+    wrong = write(dict.fromkeys(pairs, "98765"))
+    yield "right", f"```python\n{right}\n```"
+    yield "right", f"Here it is:\n\n```python\n{right}\n```\nIt works."
+    yield "right", f"```\n{right}\n```"
+    yield "wrong", f"```python\n{wrong}\n```"
+    yield "wrong", "```python\nprint(1)\n```"
+    yield "empty", ""
+    yield "empty", " \n"
+    yield "cut", f"```python\n{right[: len(right) // 2]}\n```"
+    yield "open", f"```python\n{right}"
+    yield "bare", right
+    yield "prose", "I cannot write code."
+    yield "two", f"```python\n{wrong}\n```\nNo:\n```python\n{right}\n```"
+    yield "second", f"```python\n{right}\n```\nNo:\n```python\n{wrong}\n```"
+    yield "syntax", "```python\nprint(1\n```"
+    yield "raises", "```python\nraise ValueError('no')\n```"
+    yield "main", f"```python\nif __name__ == '__main__':\n    pass\n{right}\n```"
+    yield "hostile", "```python\nimport sys\nsys.exit(0)\n```"
+    yield "hostile", "```python\nraise SystemExit\n```"
+    yield "hostile", "```python\nprint('x' * 1_000_000)\n```"
+    yield "hostile", "```python\n__import__('nothing')\n```"

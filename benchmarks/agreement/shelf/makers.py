@@ -5,7 +5,14 @@ from collections.abc import Callable
 from rollout_kit.types import JsonObject
 
 from .answers import Answers, calculate, choose, conclude, count, program
-from .free_answers import read_passage, repeat_text, solve_family, solve_puzzle, write_freely
+from .free_answers import (
+    enter_contest,
+    read_passage,
+    repeat_text,
+    solve_family,
+    solve_puzzle,
+    write_freely,
+)
 
 Maker = Callable[[JsonObject, int], Answers]
 """Makes answers to a task with that number."""
@@ -23,6 +30,8 @@ OF_BENCHMARK: dict[str, Maker] = {
     "bbh": conclude,
     "bbh_lm_eval": conclude,
     "mmlu_pro_lm_eval": conclude,
+    "livecodebench_v5_2408_2502": enter_contest,
+    "livecodebench_v6_2408_2505": enter_contest,
     "drop": read_passage,
     "mrcr": repeat_text,
     "zebra_logic": solve_puzzle,

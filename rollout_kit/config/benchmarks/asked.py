@@ -128,7 +128,7 @@ class Asked:
         tree = merged.tree
         agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
         agent: Any = agents.get(next(iter(self.own.agent)), {})
-        verifier: JsonObject = tree.get(self.own.name, {}).get(RESOURCES, {})
+        verifier: JsonObject = tree.get(self.own.instance, {}).get(RESOURCES, {})
         others = [
             (agent.get("user_simulator") or {}).get("model_server"),
             (verifier.get(self.own.server) or {}).get("judge_model_server"),
@@ -144,7 +144,7 @@ class Asked:
 
     def _add_roots(self, own: Definition, merged: Merged) -> None:
         """Give the folders for images to the server that builds them."""
-        servers: Any = merged.tree.get(own.name, {}).get(RESOURCES, {})
+        servers: Any = merged.tree.get(own.instance, {}).get(RESOURCES, {})
         roots = merged.tree.get("roots")
         if own.folders and isinstance(roots, dict) and isinstance(servers.get(own.server), dict):
             given = servers[own.server]

@@ -20,6 +20,7 @@ from ...reading import cache_folder
 from ...serving import registry
 from ...serving.harbor.task_folder import sign
 from ...types import JsonObject
+from ..commands import known_keys
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
 from .subset import split_subset, take_subset
@@ -49,7 +50,7 @@ class Range(BaseModel):
     end: str = Field(alias="before")
 
 
-class Figure(BaseModel):
+class FigureRule(BaseModel):
     """A score besides the mean reward, from the fields of all rollouts. Exactly one of the keys,
     besides `clip`."""
 
@@ -69,7 +70,7 @@ class Figure(BaseModel):
     clip: bool = Field(False, description="Below 0 is 0, and above 1 is 1.")
 
     @model_validator(mode="after")
-    def _is_one(self) -> "Figure":
+    def _is_one(self) -> "FigureRule":
         given = self.model_dump(exclude_defaults=True).keys() - {"clip"}
         if len(given) != 1 or (self.ratio and len(self.ratio) != 2):
             raise ValueError("needs one of mean, ratio, mean_by, calibration_error, win_rate")
@@ -114,7 +115,9 @@ class Definition(BaseModel):
     metric: str = Field(
         description="The published one: avg@k, pass@k, maj@k, pass^k, sections, or one of figures."
     )
-    figures: dict[str, Figure] = Field({}, description="Name → a score from fields of verdicts.")
+    figures: dict[str, FigureRule] = Field(
+        {}, description="Name → a score from fields of verdicts."
+    )
     sections: dict[str, list[str]] = Field(
         {},
         description="Section → the parts whose mean is its score: sections before it, or fields"
@@ -165,6 +168,11 @@ class Definition(BaseModel):
         """The resources server that verifies its answers."""
         return next(iter(self.verifier))
 
+    @property
+    def instance(self) -> str:
+        """The name of its verifier, which is its own unless commands have a key of that name."""
+        return f"{self.name}_verifier" if self.name in known_keys() else self.name
+
     def __str__(self) -> str:
         return f"the benchmark {self.name}"
 
@@ -174,8 +182,8 @@ class Definition(BaseModel):
 
     def to_verifier(self, rows: Path) -> JsonObject:
         """Its verifier and its rows alone."""
-        name = {"resources_server_name": self.name, "input_jsonl_fpath": str(rows)}
-        return {self.name: self.to_servers()[self.name], **name}
+        name = {"resources_server_name": self.instance, "input_jsonl_fpath": str(rows)}
+        return {self.instance: self.to_servers()[self.instance], **name}
 
     def to_keys(self, rows: Path) -> JsonObject:
         """The keys of a run that it sets."""
@@ -187,7 +195,7 @@ class Definition(BaseModel):
 
     def to_servers(self) -> JsonObject:
         """Its servers, with the sampling, as the content of a YAML file."""
-        ref = {"type": RESOURCES, "name": self.name}
+        ref = {"type": RESOURCES, "name": self.instance}
         policy = {"type": MODELS, "name": POLICY}
         own = {"entrypoint": "app.py", **self.verifier[self.server]}
         if self.folders:
@@ -196,7 +204,7 @@ class Definition(BaseModel):
         asks = {"entrypoint": "app.py", "resources_server": ref, "model_server": policy, **keys}
         params = {"responses_create_params": self.sampling} if self.sampling else {}
         return {
-            self.name: {RESOURCES: {self.server: own}},
+            self.instance: {RESOURCES: {self.server: own}},
             self.name + AGENT: {AGENTS: {agent: asks}},
             **params,
         }

@@ -12,7 +12,7 @@ from ....config.benchmarks.definition import Definition, read_definition
 from ....config.keys import Command
 from ....errors import number_of
 from ....types import JsonObject
-from .figures import compute_figures, read_fields
+from .figure_values import compute_figures, read_fields
 
 WHERE = {"pass@": "pass_at_k", "maj@": "maj_at_k", "pass^": "pass_hat_k"}
 """The start of a metric's name → where the metrics have its values, by k."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ....config.benchmarks.definition import Definition, Figure
+from ....config.benchmarks.definition import Definition, FigureRule
 from ....store.rollouts import RolloutFile
 from ....types import JsonObject
 from .win_rate import Battle, compute_win_rate
@@ -20,7 +20,7 @@ BIN = 100
 """Rollouts of a bin of the calibration error."""
 
 
-class Scored(NamedTuple):
+class FigureValue(NamedTuple):
     """A score with its 95 % interval, which is None if it is not known."""
 
     value: float | None
@@ -29,13 +29,13 @@ class Scored(NamedTuple):
 
 def compute_figures(
     definition: Definition, metrics: Mapping[str, Any], lines: Sequence[JsonObject]
-) -> dict[str, Scored]:
+) -> dict[str, FigureValue]:
     """The figures of a definition, from the metrics of a run and the fields of its rollouts."""
-    found: dict[str, Scored] = {}
+    found: dict[str, FigureValue] = {}
     for name, figure in definition.figures.items():
         if figure.mean_by is not None:
             groups = group_rewards(lines, figure.mean_by)
-            found |= {f"{name} {value}": Scored(fmean(own)) for value, own in groups.items()}
+            found |= {f"{name} {value}": FigureValue(fmean(own)) for value, own in groups.items()}
             continue
         scored = _compute(figure, metrics, lines)
         found[name] = _clip(scored) if figure.clip else scored
@@ -57,35 +57,37 @@ def read_fields(definition: Definition, output: Path | None) -> list[JsonObject]
     ]
 
 
-def _compute(figure: Figure, metrics: Mapping[str, Any], lines: Sequence[JsonObject]) -> Scored:
+def _compute(
+    figure: FigureRule, metrics: Mapping[str, Any], lines: Sequence[JsonObject]
+) -> FigureValue:
     means, intervals = metrics["metrics"], metrics["intervals"]
     if figure.mean is not None:
-        return Scored(means.get(figure.mean), intervals.get(figure.mean))
+        return FigureValue(means.get(figure.mean), intervals.get(figure.mean))
     if figure.ratio:
         of, over = (
             [each if isinstance(each, float | int) else means.get(each) for each in part]
             for part in figure.ratio
         )
         is_known = None not in (*of, *over)
-        return Scored((sum(of) / sum(over) if sum(over) else 0.0) if is_known else None)
+        return FigureValue((sum(of) / sum(over) if sum(over) else 0.0) if is_known else None)
     if figure.win_rate is not None:
         battles = [
             Battle(battle["score"], battle["weight"], [line[name] for name in figure.win_rate])
             for line in lines
             for battle in line.get("battles", ())
         ]
-        return Scored(*compute_win_rate(battles))
+        return FigureValue(*compute_win_rate(battles))
     field = figure.calibration_error
     pairs = [(line[field], line["reward"]) for line in lines if field in line]
-    return Scored(compute_calibration_error(pairs))
+    return FigureValue(compute_calibration_error(pairs))
 
 
-def _clip(scored: Scored) -> Scored:
+def _clip(scored: FigureValue) -> FigureValue:
     def clip(value: float) -> float:
         return min(max(value, 0.0), 1.0)
 
     interval = scored.interval and [clip(each) for each in scored.interval]
-    return Scored(None if scored.value is None else clip(scored.value), interval)
+    return FigureValue(None if scored.value is None else clip(scored.value), interval)
 
 
 def group_rewards(lines: Iterable[JsonObject], field: str) -> dict[str, list[float]]:
