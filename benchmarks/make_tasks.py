@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rollout_kit.authoring.make_tasks import making
+from rollout_kit.authoring.make_tasks.tasks import make_task_row
+from rollout_kit.authoring.playing import play, serving_shell
 from rollout_kit.config.keys import MakeTasksConfig
 from rollout_kit.errors import ConfigError
+from rollout_kit.serving.harbor.task_folder import HarborTask, read_task
 
 PACKAGES = (
     *("toolz", "more-itertools", "sortedcontainers", "boltons", "inflection", "humanize"),
@@ -78,6 +81,22 @@ def main() -> None:
         command = ["ng_check_harbor_tasks", str(given.folder), "+run=true"]
         program = Path(sys.executable).with_name(command[0])
         subprocess.run([program, *command[1:]], check=False)
+        tasks = [read_task(each.parent, {}) for each in sorted(given.folder.glob("*/task.toml"))]
+        asyncio.run(play_scripted(given.folder, tasks))
+
+
+async def play_scripted(folder: Path, tasks: list[HarborTask]) -> None:
+    """The rewards of the policy that reverts each fault with chance 1/2."""
+    rewards = []
+    async with serving_shell(task_folders=[str(folder)]) as peers:
+        for task in tasks:
+            row = make_task_row(task, seed=0)
+            rewards.append((await play(peers, row, row["scripted_items"]))["reward"])
+    expected = sum(1 - task.toml.metadata["difficulty"] for task in tasks) / len(tasks)
+    print(
+        f"the scripted policy: mean reward {sum(rewards) / len(rewards):.3f} over {len(rewards)}"
+        f" tasks, {expected:.3f} by their difficulty"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What sessions of the shell cost: `python -m benchmarks.shell_sessions [--live 500] [--many N]`.
 
 Time to make one, to run `true` and to reset; then memory and CPU of idle sessions; then, with
-`--many`, whether the figures stay after so many sessions. Next to it `bwrap`, where it is there.
+`--many`, whether the figures stay after so many sessions. Next to it `bwrap`, where it is there,
+and with `--image` a new container.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from rollout_kit.serving.sandbox.container import Container
 from rollout_kit.serving.sandbox.session.client import Sessions
 
 BWRAP = "bwrap --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib"
@@ -48,6 +50,14 @@ def list_children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
+def find_warden() -> int:
+    """The process that makes the sessions of this one."""
+    children = list_children(os.getpid())
+    return next(
+        each for each in children if Path(f"/proc/{each}/comm").read_text() == "rk-warden\n"
+    )
+
+
 async def time_calls(sessions: Sessions, number: int) -> None:
     opened = []
 
@@ -70,7 +80,7 @@ async def hold_idle(sessions: Sessions, number: int) -> None:
     opened = [await sessions.create() for _ in range(number)]
     await asyncio.sleep(3)
     print(f"{number} sessions: {(before - free_kb()) / 1e6:.2f} GB of the machine's memory")
-    warden = sessions._process.pid if sessions._process else 0
+    warden = find_warden()
     pids = [os.getpid(), warden, *list_children(warden)]
     began, used = time.monotonic(), cpu_s(pids)
     await asyncio.sleep(20)
@@ -83,7 +93,7 @@ async def hold_idle(sessions: Sessions, number: int) -> None:
 async def make_many(sessions: Sessions, number: int) -> None:
     def figures() -> str:
         descriptors = len(os.listdir("/proc/self/fd"))
-        warden = sessions._process.pid if sessions._process else 0
+        warden = find_warden()
         theirs = len(os.listdir(f"/proc/{warden}/fd"))
         resident = Path(f"/proc/{warden}/statm").read_text().split()[1]
         mounts = len(Path(f"/proc/{warden}/mounts").read_text().splitlines())
@@ -104,6 +114,7 @@ async def main() -> None:
     asked.add_argument("--number", type=int, default=200)
     asked.add_argument("--live", type=int, default=500)
     asked.add_argument("--many", type=int, default=0)
+    asked.add_argument("--image", help="of a container for `true`, in an engine that is here")
     given = asked.parse_args()
     async with Sessions(num_ready=2) as sessions:
         await time_calls(sessions, given.number)
@@ -116,8 +127,14 @@ async def main() -> None:
         if given.live:
             await hold_idle(sessions, given.live)
 
-    for name in (["bwrap"] if shutil.which("bwrap") else []) + ["bash"]:
-        words = [*(BWRAP.split() if name == "bwrap" else []), "/bin/bash", "-c", "true"]
+    others = {"bash": []}
+    if shutil.which("bwrap"):
+        others["bwrap"] = BWRAP.split()
+    if given.image:
+        engine = Container(given.image).find_engine()
+        others[engine] = [engine, "run", "--rm", "--network=none", given.image]
+    for name, starting in others.items():
+        words = [*starting, "/bin/bash", "-c", "true"]
 
         async def run(words: list[str] = words) -> None:
             await asyncio.to_thread(subprocess.run, words, check=True)

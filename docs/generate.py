@@ -309,6 +309,7 @@ def benchmarks() -> Iterator[str]:
         yield f"You run it with `+benchmark={name}`."
         lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
         lines += [f"You accept its terms first: {one.gated}"] if one.gated else []
+        lines += [] if one.publish else ["Reports and exports leave out its rows."]
         lines += [f"You need: {', '.join(one.needs)}."] if one.needs else []
         yield "\n".join(f"- {line}" for line in lines)
 

@@ -5,6 +5,7 @@ turn), `generation_log_probs` (one each) and, if known, `generation_temperature`
 `prompt_token_ids`; if it begins with the previous turn's prompt and generation, only the rest is
 kept, as `prompt_suffix_token_ids`. If a later turn's prompt begins otherwise, `prompt_restart` says
 why. If no end of turn was sampled, `generation_stopped_by` is `length` or the stop condition.
+A run with a teacher adds its log-probs of the same tokens, as `generation_teacher_log_probs`.
 
 With or without token ids, the item has `policy_version_first` and `policy_version_last` where the
 model server knows the version of its weights: those in use when the turn began and when it ended.
@@ -27,9 +28,21 @@ GENERATION, LOG_PROBS = "generation_token_ids", "generation_log_probs"
 TEMPERATURE, STOPPED_BY = "generation_temperature", "generation_stopped_by"
 VERSION_FIRST, VERSION_LAST = "policy_version_first", "policy_version_last"
 VERSION_SPANS = "policy_version_spans"
+TEACHER = "generation_teacher_log_probs"
+"""The log-probs of another model for the tokens that were sampled, if a run has a teacher."""
 
 TOKEN_FIELDS = frozenset(
-    {PROMPT, SUFFIX, RESTART, GENERATION, LOG_PROBS, TEMPERATURE, STOPPED_BY, VERSION_SPANS}
+    {
+        PROMPT,
+        SUFFIX,
+        RESTART,
+        GENERATION,
+        LOG_PROBS,
+        TEMPERATURE,
+        STOPPED_BY,
+        VERSION_SPANS,
+        TEACHER,
+    }
 )
 
 
@@ -108,6 +121,8 @@ class SampledTurn:
     """Those of the weights when the turn began and when it ended; None if unknown."""
     spans: Sequence[VersionSpan] = ()
     """Which tokens have which version, if there are several and the engine tells."""
+    teacher: Sequence[float] = ()
+    """The teacher's log-prob of each sampled token, if the run had a teacher."""
 
     @property
     def token_versions(self) -> list[int]:
@@ -149,6 +164,13 @@ class TokenSequence:
     def log_probs(self) -> list[float]:
         """For each token: its log-prob as sampled; 0 if it was not sampled."""
         return self._spread(0.0, lambda turn: turn.log_probs)
+
+    @property
+    def teacher_log_probs(self) -> list[float]:
+        """For each token: the teacher's log-prob; 0 if it was not sampled. Empty without one."""
+        if not all(turn.teacher for turn in self.turns):
+            return []
+        return self._spread(0.0, lambda turn: turn.teacher)
 
     @property
     def token_versions(self) -> list[int]:
@@ -195,6 +217,7 @@ def sequences(items: Iterable[Mapping[str, Any]]) -> list[TokenSequence]:
             STOPPED_BY not in item,
             versions_of([item]),
             _read_spans(item),
+            item.get(TEACHER) or (),
         )
         if continues:
             found[-1].turns.append(turn)

@@ -1,10 +1,10 @@
 """Verdicts of our servers, for the comparisons in this folder."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from rollout_kit.api.testing import making, mount
+from rollout_kit.api.testing import ScriptedModel, making, mount
 from rollout_kit.authoring.examination import make_judges, make_trusting
 from rollout_kit.errors import RolloutError
 from rollout_kit.responses import make_response, message_item
@@ -20,17 +20,25 @@ FIELDS = {"responses_create_params": {"input": [{"role": "user", "content": "?"}
 
 
 async def verify(
-    name: str, asked: Iterable[tuple[JsonObject, str | list[JsonObject]]], **settings: Any
+    name: str,
+    asked: Iterable[tuple[JsonObject, str | list[JsonObject]]],
+    *,
+    judge: Callable[[str], str] | None = None,
+    **settings: Any,
 ) -> list[JsonObject | RolloutError]:
     """The verdict on each row and answer, in their order, or the error that left none. An answer is
     a text, or the items of a response.
 
-    `settings` are keys of the server; without any it is the server that `ng_test` examines.
+    `settings` are keys of the server; without any it is the server that `ng_test` examines. `judge`
+    replies to what its judges are asked.
     """
     server = registry.load("resources_servers", name)
     places = asyncio.Semaphore(AT_ONCE)
     factory = making(server, **settings) if settings else make_trusting(server)
-    async with mount({**make_judges(server), name: factory}) as peers:
+    judges = make_judges(server)
+    if judge is not None:
+        judges = {each: _imitate(judge) for each in judges}
+    async with mount({**judges, name: factory}) as peers:
 
         async def one(
             fields: JsonObject, answer: str | list[JsonObject]
@@ -49,6 +57,13 @@ async def verify(
                     return error
 
         return await asyncio.gather(*(one(*each) for each in asked))
+
+
+def _imitate(judge: Callable[[str], str]) -> Callable[[Any, str], ScriptedModel]:
+    def reply(params: JsonObject) -> str:
+        return judge(params["input"][-1]["content"])
+
+    return lambda peers, name: ScriptedModel(reply, peers, name)
 
 
 def require(verdict: JsonObject | RolloutError) -> JsonObject:

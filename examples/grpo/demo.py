@@ -2,15 +2,17 @@
 
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
-The lesson is `sums`, `shell`: the model in the hands of a harness, or `mix`: three environments,
-with evaluations on the way. Model server, collector,
-buffer and trainer are separate processes; one that ends too early is started again and continues.
-With `--kill` this script itself kills them, and checks at the end that no group was lost or trained
-on twice. Interrupted, the same command continues.
+The lesson is `sums`, `shell`: the model in the hands of a harness, `mix`: three environments, with
+evaluations on the way, or `distillation`: a worse copy of the model learns from it. With
+`--algorithm ppo` examples/ppo trains it. Model server, collector, buffer and trainer are separate
+processes; one that ends too early is started again and continues. With `--kill` this script itself
+kills them, and checks at the end that no group was lost or trained on twice. Interrupted, the same
+command continues.
 """
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -22,12 +24,11 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = ROOT / "examples/grpo"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Lesson:
 
     agent: str
     config: str
+    """Below examples/."""
     tasks: str
     groups: int
     members: int
@@ -47,12 +49,14 @@ class Lesson:
     axis: str
     is_mix: bool = False
     """Whether the tasks are a mix, which the collector evaluates on the way."""
+    has_teacher: bool = False
+    """Whether a worse copy of the model learns from the model."""
 
 
 LESSONS = {
     "sums": Lesson(
         agent="math_with_verify_simple_agent",
-        config="grpo.yaml",
+        config="grpo/grpo.yaml",
         tasks="tasks.py",
         groups=32,
         members=8,
@@ -60,12 +64,12 @@ LESSONS = {
         num_tests=192,
         rate=1e-3,
         most_tokens=96,
-        title="GRPO on three-digit sums",
+        title="three-digit sums",
         axis="share of sums that are right",
     ),
     "shell": Lesson(
         agent="chooser",
-        config="shell.yaml",
+        config="grpo/shell.yaml",
         tasks="shell_tasks.py",
         groups=8,
         members=16,
@@ -73,12 +77,12 @@ LESSONS = {
         num_tests=64,
         rate=3e-3,
         most_tokens=1,
-        title="GRPO through a harness in a shell: one of eight commands",
+        title="one of eight commands, through a harness in a shell",
         axis="share of files that are right",
     ),
     "mix": Lesson(
         agent="",
-        config="mix.yaml",
+        config="grpo/mix.yaml",
         tasks="mix_tasks.py",
         groups=30,
         members=8,
@@ -86,16 +90,26 @@ LESSONS = {
         num_tests=192,
         rate=1e-3,
         most_tokens=96,
-        title="GRPO on three environments at once",
+        title="three environments at once",
         axis="share of tasks that are solved",
         is_mix=True,
     ),
 }
 
+LESSONS["distillation"] = replace(
+    LESSONS["sums"],
+    config="distillation/distillation.yaml",
+    steps=30,
+    title="a worse copy of the model learns three-digit sums from it",
+    has_teacher=True,
+)
+
 EVAL_EVERY = 10
 """Steps from one evaluation of a mix to the next."""
 
-KILLS = {0.2: "trainer", 0.4: "buffer", 0.6: "servers", 0.8: "collector"}
+EVERYTHING = "everything"
+
+KILLS = {0.2: "trainer", 0.35: "buffer", 0.5: "servers", 0.7: EVERYTHING, 0.85: "collector"}
 """Share of the steps after which a process is killed."""
 
 LOOK_S = 0.5
@@ -144,6 +158,7 @@ class Kept:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lesson", choices=LESSONS, default="sums")
+    parser.add_argument("--algorithm", choices=("grpo", "ppo"), default="grpo")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--test", type=int, help="number of tasks to test with")
@@ -155,6 +170,9 @@ def main() -> None:
     began = time.monotonic()
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if lesson.has_teacher:
+        args.algorithm = "distillation"
+        make_student(folder, args.seed)
     run(lesson.tasks, str(folder), f"--test={args.test}", f"--seed={args.seed}")
     head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     with ExitStack() as stack:
@@ -184,7 +202,7 @@ def main() -> None:
         print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
         check(lesson, folder)
-    draw(lesson, folder, [(0, before), (args.steps, after)])
+    draw(lesson, args.algorithm, folder, [(0, before), (args.steps, after)])
     run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
     print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
 
@@ -200,11 +218,13 @@ def kept(name: str, command: Sequence[str], folder: Path) -> Iterator[Kept]:
 
 
 def serve(lesson: Lesson, folder: Path, head: str) -> list[str]:
-    weights = "policy_model.responses_api_models.local_model.weight_sync.path"
+    model = "policy_model.responses_api_models.local_model"
+    student = [f"++{model}.model_path={find_student(folder)}"] if lesson.has_teacher else []
     return [
         command("ng_run"),
-        f"+config_paths=[examples/grpo/{lesson.config}]",
-        f"++{weights}={folder}/weights",
+        *student,
+        f"+config_paths=[examples/{lesson.config}]",
+        f"++{model}.weight_sync.path={folder}/weights",
         f"+head_server.port={head.rpartition(':')[2]}",
     ]
 
@@ -214,6 +234,8 @@ def collect(lesson: Lesson, folder: Path, head: str, buffer: str) -> list[str]:
     if lesson.is_mix:
         tasks = [f"+mix={folder}/mix.yaml", f"+eval={folder}/eval.yaml"]
         tasks.append(f"+eval_every={EVAL_EVERY}")
+    if lesson.has_teacher:
+        tasks.append("+teacher=teacher_model")
     return [
         command("ng_collect_rollouts"),
         *tasks,
@@ -237,7 +259,19 @@ def serve_buffer(lesson: Lesson, folder: Path, url: str) -> list[str]:
 def train(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
     own = [f"--folder={folder}", f"--steps={args.steps}", f"--seed={args.seed}"]
     own.append(f"--rate={LESSONS[args.lesson].rate}")
-    return [*script("train.py"), f"--buffer={buffer}", f"--head={head}", *own]
+    if LESSONS[args.lesson].has_teacher:
+        own.append(f"--base={find_student(folder)}")
+    return [*script("train.py", args.algorithm), f"--buffer={buffer}", f"--head={head}", *own]
+
+
+def make_student(folder: Path, seed: int) -> None:
+    if not find_student(folder).is_dir():
+        words = [str(folder / "student"), f"--seed={seed}"]
+        subprocess.run([*script("make_student.py", "distillation"), *words], cwd=ROOT, check=True)
+
+
+def find_student(folder: Path) -> Path:
+    return folder / "student/step_0"
 
 
 def build_words(lesson: Lesson, output: Path, head: str) -> list[str]:
@@ -287,8 +321,9 @@ def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.N
                 print(line, flush=True)
             found = re.match(r"step +(\d+) ", line)
             if found and (name := kills.pop(int(found[1]), "")):
-                print(f"killing the {name}", flush=True)
-                known[name].kill()
+                print(f"killing {name if name == EVERYTHING else f'the {name}'}", flush=True)
+                for one in [known[name]] if name in known else known.values():
+                    one.kill()
         shown = len(lines)
         if is_done:
             return
@@ -323,19 +358,34 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
 
 def show_mix(folder: Path) -> None:
     """The shares of the environments, and the last evaluation of each set."""
-    for line in {each["set"]: each for each in read_evaluations(folder)}.values():
+    last = {each["set"]: each for each in read_evaluations(folder)}
+    for line in last.values():
         said = f"{line['set']}: {line['reward']:.3f} at version {line['version']}"
         if "gain_low" in line:
             said += f", {line['gain']:+.3f}, 95 % interval [{line['gain_low']:+.3f}"
             said += f", {line['gain_high']:+.3f}]"
         print(said)
+    if gains := [each for each in last.values() if "gain" in each and is_sampled(each)]:
+        print(f"mean of the sets: {describe_mean_gain(gains)}")
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     sources = Counter(name for each in steps for name in each.get("sources", ()))
     for name, number in sources.items():
         print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
 
 
-def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
+def is_sampled(evaluation: dict[str, Any]) -> bool:
+    return not evaluation["set"].endswith("_greedy")
+
+
+def describe_mean_gain(evaluations: Sequence[dict[str, Any]]) -> str:
+    """The mean gain of sets whose tasks are drawn apart, with its 95 % interval."""
+    gain = sum(each["gain"] for each in evaluations) / len(evaluations)
+    half = math.hypot(*(each["gain_high"] - each["gain"] for each in evaluations))
+    half /= len(evaluations)
+    return f"{gain:+.3f}, 95 % interval [{gain - half:+.3f}, {gain + half:+.3f}]"
+
+
+def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
     """The curve of the rewards, as a picture."""
     import matplotlib
 
@@ -363,7 +413,7 @@ def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> No
             ha="center",
         )
     axes.set(xlabel="training step", ylabel=f"mean reward: {lesson.axis}")
-    axes.set(ylim=(0, 1), title=lesson.title)
+    axes.set(ylim=(0, 1), title=f"{algorithm.upper()}: {lesson.title}")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -373,13 +423,12 @@ def draw(lesson: Lesson, folder: Path, tests: Sequence[tuple[int, float]]) -> No
 def draw_evaluations(axes: Any, folder: Path) -> None:
     """The curve of each set that was evaluated, with its interval."""
     lines = read_evaluations(folder)
-    for name in dict.fromkeys(line["set"] for line in lines):
-        if not name.endswith("_greedy"):
-            of = [line for line in lines if line["set"] == name]
-            versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
-            spread = [[x["reward"] - x["reward_low"] for x in of]]
-            spread.append([x["reward_high"] - x["reward"] for x in of])
-            axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
+    for name in dict.fromkeys(line["set"] for line in lines if is_sampled(line)):
+        of = [line for line in lines if line["set"] == name]
+        versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
+        spread = [[x["reward"] - x["reward_low"] for x in of]]
+        spread.append([x["reward_high"] - x["reward"] for x in of])
+        axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
 
 
 def wait_for(head: str, servers: Kept) -> None:
@@ -401,8 +450,8 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def script(name: str) -> list[str]:
-    return [sys.executable, str(HERE / name)]
+def script(name: str, example: str = "grpo") -> list[str]:
+    return [sys.executable, str(ROOT / "examples" / example / name)]
 
 
 def command(name: str) -> str:

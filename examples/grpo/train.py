@@ -8,41 +8,46 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import torch
+from losses import (
+    Figures,
+    Penalty,
+    Sample,
+    WithoutAdapter,
+    compute_policy_loss,
+    estimate_row_kl,
+    train_minibatches,
+)
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from rollout_kit.analysis.metrics.advantages import advantages
 from rollout_kit.errors import RolloutKitError
 from rollout_kit.rl import (
     BatchAlarms,
+    Buffer,
+    BufferedGroup,
     CheckpointManager,
+    GroupBatch,
+    Phases,
+    PhaseTimer,
     measure_batch,
     open_buffer,
     read_group,
 )
-from rollout_kit.rl.rows import TrainingRow
+from rollout_kit.rl.rows import GroupRecord, TrainingRow
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "responses_api_models/local_model/checkpoint"
-
-TEMPERATURE = 1.0
-"""At which rollouts are sampled: log-probs are compared at the same one."""
-
-CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-"""Bounds of the ratio of probabilities, new to old (DAPO's wider upper one)."""
-
-MINIBATCHES, MICROBATCH = 4, 64
-"""Optimizer steps for each batch, and sequences that are computed at once."""
-
-MAX_NORM = 1.0
 
 GROUPS = 32
 """Of a step, where the buffer says no other number."""
@@ -71,7 +76,10 @@ class Optimizers:
     def step(self) -> None:
         for optimizer in self.each:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.each:
+            optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         return {str(number): one.state_dict() for number, one in enumerate(self.each)}
@@ -81,103 +89,86 @@ class Optimizers:
             optimizer.load_state_dict(state[str(number)])
 
 
-class Penalty(NamedTuple):
-    """A term that keeps the policy near its first weights."""
+class Learner(Protocol):
+    """Changes a policy by the groups of a step. Its state is saved with each checkpoint."""
 
-    reference: torch.nn.Module
-    coefficient: float
-    estimate: str = "k3"
+    def update(self, step: int, groups: Sequence[GroupRecord], rng: random.Random) -> Figures: ...
 
+    def state_dict(self) -> dict[str, Any]: ...
 
-def estimate_kl(own: torch.Tensor, reference: torch.Tensor, kind: str) -> torch.Tensor:
-    """Of the log-probs of tokens that the policy sampled: k1, k2 or k3 of John Schulman's note."""
-    log_ratio = reference - own
-    if kind == "k1":
-        return -log_ratio
-    if kind == "k2":
-        return log_ratio.square() / 2
-    return log_ratio.exp() - 1 - log_ratio
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def update(
-    model: torch.nn.Module,
-    optimizers: Optimizers,
-    rows: list[TrainingRow],
-    rng: random.Random,
-    penalty: Penalty | None = None,
-) -> dict[str, float]:
-    """One pass over the rows, in minibatches; returns what a trainer watches."""
-    rng.shuffle(rows)
-    seen: dict[str, list[float]] = {}
-    for number in range(MINIBATCHES):
-        part = sorted(rows[number::MINIBATCHES], key=lambda row: len(row.token_ids))
-        num_tokens = sum(sum(row.mask) for row in part)
-        for start in range(0, len(part), MICROBATCH):
-            loss, figures = loss_of(model, part[start : start + MICROBATCH], penalty)
-            (loss / num_tokens).backward()
-            for name, value in figures.items():
-                seen.setdefault(name, []).append(value)
-        if part:
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-            seen.setdefault("policy/grad_norm", []).append(float(norm))
-            optimizers.step()
-    return {name: statistics.fmean(values) for name, values in seen.items()}
+class GrpoLearner:
+    """The advantage of a rollout, against the others of its group, is that of all its tokens."""
+
+    def __init__(self, args: argparse.Namespace, model: torch.nn.Module) -> None:
+        self.model, self.penalty = model, make_penalty(args, model)
+        self.optimizers = Optimizers(model, args.rate, args.steps)
+
+    def update(self, step: int, groups: Sequence[GroupRecord], rng: random.Random) -> Figures:
+        self.optimizers.begin(step)
+        samples = [sample for group in groups for sample in make_samples(group, self.penalty)]
+        compute = partial(compute_policy_loss, self.model, penalty=self.penalty)
+        figures, norm = train_minibatches(self.model, self.optimizers, samples, rng, compute)
+        return figures if norm is None else {**figures, "policy/grad_norm": norm}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizers.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizers.load_state_dict(state)
 
 
-def loss_of(
-    model: torch.nn.Module, part: Sequence[TrainingRow], penalty: Penalty | None = None
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The clipped loss of some rows, and the penalty, summed over tokens."""
-    longest = max(len(row.token_ids) for row in part)
-    ids = torch.zeros(len(part), longest, dtype=torch.long)
-    old, mask = torch.zeros(len(part), longest), torch.zeros(len(part), longest)
-    for number, row in enumerate(part):  # padded on the right, where nothing reads it
-        length = len(row.token_ids)
-        ids[number, :length] = torch.tensor(row.token_ids)
-        old[number, :length] = torch.tensor(row.log_probs)
-        mask[number, :length] = torch.tensor(row.mask)
-    old, mask = old[:, 1:], mask[:, 1:]
-    advantages = torch.tensor([[row.advantage] for row in part])
-    all_log_probs, log_probs = find_log_probs(model, ids)
-    ratio = torch.exp((log_probs - old) * mask)
-    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
-    loss = -(torch.minimum(ratio * advantages, clipped * advantages) * mask).sum()
-    more: dict[str, float] = {}
-    if penalty is not None:
-        with torch.no_grad():
-            reference = find_log_probs(penalty.reference, ids)[1]
-        divergence = estimate_kl(log_probs, reference, penalty.estimate) * mask
-        loss = loss + penalty.coefficient * divergence.sum()
-        more["kl/mean"] = float(divergence.detach().sum() / mask.sum())
-    with torch.no_grad():
-        num = mask.sum()
-        entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
-        is_clipped = torch.minimum(ratio * advantages, clipped * advantages) < ratio * advantages
-        figures = {
-            "policy/approx_kl": float(((old - log_probs) * mask).sum() / num),
-            "policy/entropy": float((entropy * mask).sum() / num),
-            "policy/clip_fraction": float((is_clipped * mask).sum() / num),
-        }
-    return loss, figures | more
+def make_penalty(args: argparse.Namespace, model: Any) -> Penalty | None:
+    if args.kl is None:
+        return None
+    if args.lora:
+        reference: Callable[..., Any] = WithoutAdapter(model)
+    else:
+        reference = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32).eval()
+    return Penalty(reference, args.kl, args.kl_estimate, args.kl_in == "reward")
 
 
-def find_log_probs(model: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of the whole vocabulary at each place after the first, and of the tokens there."""
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float() / TEMPERATURE
-    everything = torch.log_softmax(logits, -1)
-    return everything, everything.gather(-1, ids[:, 1:, None]).squeeze(-1)
+def make_samples(group: GroupRecord, penalty: Penalty | None) -> list[Sample]:
+    """The rows of a group that teach something. With KL in the reward, the divergence of a rollout
+    is taken from its reward before rewards are compared."""
+    gained = [each.advantage for each in group.rollouts]
+    if penalty is not None and penalty.is_in_reward:
+        gained = advantages(
+            [
+                None if each.reward is None else each.reward - sum_penalty(each.rows, penalty)
+                for each in group.rollouts
+            ]
+        )
+    return [
+        Sample(row, [gain] * len(row.token_ids))
+        for rollout, gain in zip(group.rollouts, gained, strict=True)
+        for row in rollout.rows
+        if gain
+    ]
+
+
+def sum_penalty(rows: Sequence[TrainingRow], penalty: Penalty) -> float:
+    return penalty.coefficient * sum(map(sum, estimate_row_kl(rows, penalty)))
+
+
+def find_url(head: str, name: str = "policy_model") -> str:
+    """The address of a server of the ng_run."""
+    with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
+        urls = {each["name"]: each["urls"][0] for each in json.load(reply)}
+    if name not in urls:
+        raise SystemExit(f"{head} has no server {name}; there are: {', '.join(urls)}")
+    return urls[name]
 
 
 def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model") -> None:
     """Have the model server load the newest checkpoint now, rather than at its next look."""
     while True:
         try:
-            with urllib.request.urlopen(f"{head}/server_instances", timeout=60) as reply:
-                urls = {each["name"]: each["urls"][0] for each in json.load(reply)}
-            if name not in urls:
-                raise SystemExit(f"{head} has no server {name}; there are: {', '.join(urls)}")
             header = {"content-type": "application/json"}
-            request = urllib.request.Request(f"{urls[name]}/load_weights", b"{}", header)
+            url = f"{find_url(head, name)}/load_weights"
+            request = urllib.request.Request(url, b"{}", header)
             with urllib.request.urlopen(request, timeout=60) as reply:
                 told = json.load(reply)
             if told["version"] != step:
@@ -197,15 +188,15 @@ def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model")
             time.sleep(2)
 
 
-async def train(args: argparse.Namespace) -> None:
-    model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
-    optimizers = Optimizers(model, args.rate, args.steps)
-    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=args.base)
-    first = manager.resume(model, optimizers)
-    penalty = None
-    if args.kl is not None:
-        reference = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32).eval()
-        penalty = Penalty(reference, args.kl, args.kl_estimate)
+MakeLearner = Callable[[argparse.Namespace, torch.nn.Module], Learner]
+
+
+async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearner) -> None:
+    model = load_model(args)
+    learner = make_learner(args, model)
+    base = None if args.lora else args.base  # an adapter is served on the base of its server
+    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=base)
+    first = manager.resume(model, learner)
     alarms = BatchAlarms()
     trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
     if first:
@@ -218,33 +209,61 @@ async def train(args: argparse.Namespace) -> None:
         await asyncio.to_thread(serve_newest, args.head, args.folder, first)
         await buffer.set_version(first)
         for step in range(first + 1, args.steps + 1):
-            began = time.perf_counter()
-            while True:
-                batch = await buffer.get(num_groups)
-                if batch is None:
-                    raise SystemExit("the buffer is finished")
-                groups = [group for group in batch.groups if group.key not in trained]
-                if groups:
-                    break
-                await buffer.ack(batch.lease)
+            phase = PhaseTimer()
+            with phase("wait"):
+                batch, groups = await take_groups(buffer, num_groups, trained)
             manager.keep_best((await buffer.stats())["best_version"])
-            optimizers.begin(step)
-            records = [read_group(group.rollouts, group.rewards) for group in groups]
-            rows = [row for record in records for row in record.rows if row.advantage]
+            oldest = buffer.policy.oldest_token(step - 1)
+            records = [read_group(each.rollouts, each.rewards, oldest=oldest) for each in groups]
             rng = random.Random(f"{args.seed} {step}")
-            figures = await asyncio.to_thread(update, model, optimizers, rows, rng, penalty)
-            figures |= measure_batch(records, version=step - 1)
-            figures["time/step_s"] = time.perf_counter() - began
+            with phase("update"), rest(args):
+                figures = await asyncio.to_thread(learner.update, step, records, rng)
             trained = {group.key for group in groups}
             state: dict[str, Any] = {"trained": sorted(trained)}
             if sources := [s for group in groups if (s := group.rollouts[0].get("mix"))]:
                 state["sources"] = sources  # environments of a mix
-            manager.save(model, optimizers, step, figures, state)
-            log_step(args.folder, step, {**figures, **state})
+            figures |= measure_batch(records, version=step - 1)
+            with phase("save"):
+                manager.save(model, learner, step, figures, state)
             await buffer.ack(batch.lease)
-            await asyncio.to_thread(serve_newest, args.head, args.folder, step)
+            with phase("sync"):
+                await asyncio.to_thread(serve_newest, args.head, args.folder, step)
+            figures |= phase.figures()
+            log_step(args.folder, step, {**figures, **state})
             await buffer.set_version(step, figures)
             print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
+
+
+def rest(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Context in which the model server sleeps, if it shares the GPUs of the trainer."""
+    if args.placement == "apart":
+        return nullcontext()
+    return Phases(find_url(args.head)).training()
+
+
+def load_model(args: argparse.Namespace) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32)
+    if not args.lora:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(
+        r=args.lora, lora_alpha=2 * args.lora, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(model, lora)
+
+
+async def take_groups(
+    buffer: Buffer, number: int, trained: set[str]
+) -> tuple[GroupBatch, list[BufferedGroup]]:
+    """The next batch, and its groups that the last step has not used already."""
+    while True:
+        batch = await buffer.get(number)
+        if batch is None:
+            raise SystemExit("the buffer is finished")
+        if groups := [group for group in batch.groups if group.key not in trained]:
+            return batch, groups
+        await buffer.ack(batch.lease)
 
 
 def log_step(folder: Path, step: int, about: dict[str, Any]) -> None:
@@ -262,11 +281,15 @@ def format_step(step: int, num_steps: int, figures: dict[str, float]) -> str:
     bar = "█" * round(40 * reward)
     entropy = figures.get("policy/entropy")
     shown = "  no gradient  " if entropy is None else f"  entropy {entropy:.3f}"
-    seconds = f"{figures['time/step_s']:.1f} s"
+    seconds = f"{figures['time/step_s'] - figures['time/wait_s']:.1f} s"
     return f"step {step:3} of {num_steps}  reward {reward:.3f} {bar:40}{shown}  {seconds}"
 
 
 def main() -> None:
+    run(make_parser(), GrpoLearner)
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--buffer", required=True, help="URL of the buffer")
     parser.add_argument("--head", required=True, help="URL of the head server of the ng_run")
@@ -275,9 +298,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--groups", type=int, help="groups of a step; default: the buffer's batch")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of matrices")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter")
     parser.add_argument("--kl", type=float, help="coefficient of a KL term; 0 only measures it")
     parser.add_argument("--kl-estimate", choices=("k1", "k2", "k3"), default="k3")
+    parser.add_argument("--kl-in", choices=("loss", "reward"), default="loss")
+    parser.add_argument(
+        "--placement", choices=("apart", "phases"), default="apart", help="phases: on the same GPUs"
+    )
     parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def run(parser: argparse.ArgumentParser, make_learner: MakeLearner) -> None:
+    """Train as the command line says."""
     args = parser.parse_args()
     if not (args.base / "config.json").is_file():
         parser.error(f"--base {args.base}: no model, as there is no config.json")
@@ -285,7 +318,7 @@ def main() -> None:
     torch.set_num_threads(2)
     disable_progress_bar()
     try:
-        asyncio.run(train(args))
+        asyncio.run(train(args, make_learner))
     except RolloutKitError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -29,7 +29,7 @@ from rollout_kit import (
     VerifyResponse,
     output_text,
 )
-from rollout_kit.serving.sandbox.container import Container
+from rollout_kit.serving.sandbox.container import ContainerConfig
 from rollout_kit.serving.service import OPERATIONAL
 
 from .extraction import is_reasoning_misplaced
@@ -49,7 +49,7 @@ STARVED = 0.5
 """Repeat a test once if it reached its time limit with less than this share of it as CPU time."""
 
 
-class CodeGenConfig(ResourcesServerConfig):
+class CodeGenConfig(ContainerConfig, ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     num_processes: int = Field(
@@ -71,17 +71,6 @@ class CodeGenConfig(ResourcesServerConfig):
     )
     packages_dir: Path | None = Field(
         None, description="A folder that code may import from, filled by pip install --target."
-    )
-    container_image: str | None = Field(
-        None, description="Run code in a container of this image, which has python3."
-    )
-    container_engine: str | None = Field(
-        None,
-        json_schema_extra=OPERATIONAL,
-        description="Command that starts containers; by default podman, else docker.",
-    )
-    container_options: list[str] = Field(
-        [], json_schema_extra=OPERATIONAL, description="Further words of the engine's run."
     )
     unsafe_code: bool = Field(
         False,
@@ -109,14 +98,8 @@ class CodeGen(ResourcesServer):
             folders=folders,
             packages=config.packages,
             unsafe=config.unsafe_code,
-            container=self._container(),
+            container=config.container,
         )
-
-    def _container(self) -> Container | None:
-        given = self.config
-        if given.container_image is None:
-            return None
-        return Container(given.container_image, given.container_engine, given.container_options)
 
     async def start(self) -> None:
         missing = sorted(set(self.config.packages) - self._sandbox.versions.keys())

@@ -22,11 +22,17 @@ ASK = (
     " </answer>."
 )
 
+AS_LINE = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
-def generate_rows(family: str, size: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Generate `size` tasks of a family, reproducibly for a seed."""
+
+def generate_rows(
+    family: str, size: int, seed: int, *, asks: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Generate `size` tasks of a family, reproducibly for a seed. Without `asks`, the question is
+    asked as it is."""
     for entry in reasoning_gym.create_dataset(family, size=size, seed=seed):
-        asked = [{"role": "system", "content": ASK}, {"role": "user", "content": entry["question"]}]
+        system = [{"role": "system", "content": ASK}] if asks else []
+        asked = [*system, {"role": "user", "content": entry["question"]}]
         yield {"responses_create_params": {"input": asked}, **entry}
 
 
@@ -37,14 +43,15 @@ def main() -> None:
     parser.add_argument("families", nargs="*", help="names of families; default: all")
     parser.add_argument("--size", type=int, default=10, help="tasks per family")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bare", action="store_true", help="the question without instructions")
     given = parser.parse_args()
     families = given.families or sorted(DATASETS.keys() - {"composite"})
     if unknown := sorted(set(families) - DATASETS.keys()):
         parser.error(f"reasoning-gym has no {', '.join(unknown)}; known: {', '.join(DATASETS)}")
+    output, sys.stdout = sys.stdout.buffer, sys.stderr  # some families print
     for family in families:
-        for row in generate_rows(family, given.size, given.seed):
-            line = orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
-            sys.stdout.buffer.write(line)
+        for row in generate_rows(family, given.size, given.seed, asks=not given.bare):
+            output.write(orjson.dumps(row, option=AS_LINE))
 
 
 if __name__ == "__main__":

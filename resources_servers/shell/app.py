@@ -75,6 +75,7 @@ class Shell(ShellTools):
             folders=config.folders,
             limits=self._limits,
             num_ready=config.num_ready,
+            container=config.container,
         )
         self._grounds = Grounds(
             config.task_folders,
@@ -82,6 +83,7 @@ class Shell(ShellTools):
             config.packages,
             allowed_hosts=config.allowed_hosts,
             folders=config.folders,
+            container=config.container,
             say=lambda text, **_: log.warning("%s", text),
         )
 

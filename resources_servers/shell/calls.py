@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from rollout_kit import JsonObject, ResourcesServer, ResourcesServerConfig, ToolError, tool
+from rollout_kit.serving.sandbox.container import ContainerConfig
 from rollout_kit.serving.sandbox.limits import SandboxError
 from rollout_kit.serving.sandbox.session.bounds import SessionRefused
 from rollout_kit.serving.sandbox.session.client import ShellSession
@@ -13,7 +14,7 @@ from rollout_kit.serving.sandbox.session.terminal import Terminal
 from rollout_kit.serving.service import OPERATIONAL, get
 
 
-class ShellConfig(ResourcesServerConfig):
+class ShellConfig(ContainerConfig, ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     root: Path | None = Field(

@@ -89,7 +89,7 @@ class BenchmarkScore(NamedTuple):
                 found={
                     **own,
                     "name": f"{self.name}: {name}",
-                    "metric": name if "^" in name else "avg",
+                    "metric": "avg" if self.found.get("value") is None else name,
                     "value": value,
                 }
             )

@@ -27,6 +27,7 @@ from .pages.page_file import check_page, write_page
 from .paper import Measured, write_paper
 from .view.dataset import find_outputs
 from .waste import CAUSES, measure_waste
+from .withheld import withhold
 
 STYLE = (Path(__file__).with_name("report.css")).read_text()
 
@@ -345,7 +346,7 @@ def _examples(files: Sequence[Facts]) -> str:
 
 
 def _example(agent: str, kind: str, rollout: Rollout) -> str:
-    params = rollout.line.get("responses_create_params") or {}
+    params = withhold(rollout.line).get("responses_create_params") or {}
     scores = {name: rollout.line.get(name) for name in rollout.info.scores}
     shown = ", ".join(f"{name} {value}" for name, value in scores.items() if value is not None)
     key = rollout.key

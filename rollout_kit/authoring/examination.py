@@ -197,8 +197,10 @@ def make_judges(server: type[Service]) -> dict[str, Callable[[Peers, str], Servi
     config = server.Config()
     differ = config.get("judge_not_equal_label", "")
 
+    literally = getattr(server, "reply_literally", reply_literally)
+
     def reply(params: JsonObject) -> str:
-        return reply_literally(str(params["input"][-1].get("content"))) or differ
+        return literally(str(params["input"][-1].get("content"))) or differ
 
     return {
         ref.name: lambda peers, name: ScriptedModel(reply, peers, name)

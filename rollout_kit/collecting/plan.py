@@ -220,6 +220,8 @@ async def open_collection(
     `path` is the input, and `name` how the user named it; the cost of the run is added to `bill`.
     """
     command = config.command
+    if command.teacher:
+        servers.peers.transport(command.teacher)  # or an error that names the servers
     reader = task_reader(command, servers, path)
     known = await know_agents(command, servers, reader)
     plans = {agent: each.plan for agent, each in known.items()}
@@ -242,7 +244,7 @@ async def open_collection(
     except BaseException:
         journal.close(clean=False)
         raise
-    limits = _limits(command, manifest, batching, **_of_verdicts(command))
+    limits = _limits(command, manifest, batching, **_of_responses(command))
     make = servers.make_runner or Runner
     return Collection(
         command=command,
@@ -415,8 +417,13 @@ def _open_manifest(journal: AnyJournal) -> Manifest:
     return Manifest.load(journal.paths.manifest) if isinstance(journal, Journal) else Manifest()
 
 
-def _of_verdicts(command: CollectConfig) -> dict[str, Any]:
-    return {"park_after_s": command.park_after_s, "skip_verification": command.skip_verification}
+def _of_responses(command: CollectConfig) -> dict[str, Any]:
+    """What becomes of a response."""
+    return {
+        "park_after_s": command.park_after_s,
+        "skip_verification": command.skip_verification,
+        "teacher": command.teacher or "",
+    }
 
 
 def _limits(

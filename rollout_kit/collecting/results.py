@@ -126,7 +126,9 @@ def _measure(run: Run, snapshot: Snapshot, lists_groups: bool) -> JsonObject:
         metrics["audit"] = run.audit.figures()
     metrics |= source.own_results()
     if definition := find_definition(run.command):
-        metrics["benchmark"] = {**score(definition, metrics), **_describe_made_with(run)}
+        output = paths.main if lists_groups and (paths := run.collection.paths) else None
+        found = score(definition, metrics, output)
+        metrics["benchmark"] = {**found, **_describe_made_with(run)}
     if run.collection.runner.ways.is_on:
         counts = run.metrics.verified, run.metrics.informative
         metrics["cheapest"] = Savings.of(metrics, *counts, run.runner.bill.lost).to_json()

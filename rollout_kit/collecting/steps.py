@@ -47,7 +47,7 @@ from ..store.lines import (
     without_verdict,
 )
 from ..time_limit import Due, within
-from ..trajectory import versions_of
+from ..trajectory import GENERATION, TEACHER, sequences, versions_of
 from ..types import Attempt, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .batches.batching import make_ticket, put_aside
@@ -82,6 +82,7 @@ class RolloutLimits:
     output: str = ""
     batch_key: str = ""
     """What names the output to servers that gather requests into batches; empty: none may wait."""
+    teacher: str = ""  # the model server that scores the tokens of each rollout
     claim: str = ""  # what the run claims of model servers, as a header
 
 
@@ -151,6 +152,7 @@ class Steps:
         params = row["responses_create_params"]
         response = await self._call(self._server, "/v1/responses", params, self._turn_log())
         duration_s = perf_counter() - began
+        await self._ask_teacher(response)
         line = self._line(response, session.stats, started_at, duration_s)
         if self.shared.limits.skip_verification or not self.agent.verifies:
             encode_reply(response, self.attempt.key.agent, "/v1/responses")
@@ -170,7 +172,9 @@ class Steps:
             raise RolloutError(f"/run reported: {failure}", server=agent, retryable=not is_final)
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
-        line = self._line(response, session.stats, started_at, perf_counter() - began)
+        duration_s = perf_counter() - began
+        await self._ask_teacher(response)
+        line = self._line(response, session.stats, started_at, duration_s)
         if task.row[PARAMS] == NO_REQUEST and isinstance(asked := row.get(PARAMS), dict):
             line[PARAMS] = asked  # the server made it
         if "reward" not in row:
@@ -183,6 +187,24 @@ class Steps:
             except VerifyError as error:
                 return self._make_unverified(line, error)
         return self._rollout(line, scores, None)
+
+    async def _ask_teacher(self, response: JsonObject) -> None:
+        """Write the teacher's log-probs of the sampled tokens onto the turns, if there is one."""
+        if not (teacher := self.shared.limits.teacher):
+            return
+        output = response.get("output") or []
+        if not (made := [item for item in output if GENERATION in item]):
+            what = "the response has no token ids for it: set return_token_ids of the model server"
+            raise RolloutError(f"teacher: {what}", server=self._server, retryable=False)
+        turns = iter(made)
+        for sequence in sequences(output):
+            asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
+            scored = [0.0, *(await self._call(teacher, "/score_tokens", asked))["log_probs"]]
+            end = 0
+            for turn, item in zip(sequence.turns, turns, strict=False):
+                start = end + len(turn.added)
+                end = start + len(turn.generation)
+                item[TEACHER] = scored[start:end]
 
     async def _verify_stored(self, stored: JsonObject) -> Result | Refused:
         """Verify a stored response in a fresh session, without the policy."""

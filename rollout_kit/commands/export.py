@@ -31,6 +31,7 @@ from ..analysis.export.selection import (
     select,
 )
 from ..analysis.export.trainers import Context, identify, read_trace
+from ..analysis.withheld import WHY, is_withheld
 from ..collecting.trackers.installed import check_installed
 from ..collecting.trackers.otel_sender import NotSent, SpanSender
 from ..config.keys import ExportConfig, OtelConfig, PairsConfig, SelectionConfig
@@ -307,6 +308,8 @@ def _rows(
 ) -> Iterable[JsonObject]:
     form = files.form
     if form.of_line is not None:
+        if is_withheld(rollout.line):
+            raise Unfit(WHY)
         return list(form.of_line(rollout, context))
     build, own = form.of_task, {}
     if build is None:

@@ -41,6 +41,7 @@ from .keys import (
     RunConfig,
     ScanConfig,
     SimulateTrainerConfig,
+    SimulateTrainingConfig,
     StatusConfig,
     ValidateConfig,
     ViewConfig,
@@ -456,6 +457,16 @@ COMMANDS = {
         (
             "ng_simulate_trainer +buffer=http://127.0.0.1:8123 +step_s=2 +steps=50",
             "ng_simulate_trainer '+buffer=redis://localhost:6379/0/run1' +batch=32 +step_s=10",
+        ),
+    ),
+    "ng_simulate_training": CommandInfo(
+        SimulateTrainingConfig,
+        "predict rate, tail, staleness, waste and cost of a training from recorded rollouts",
+        (
+            "ng_simulate_training +input_jsonl_fpath=results/first.jsonl +num_replicas=8"
+            " +num_samples_in_parallel=512 +step_s=90 +staleness=1",
+            "ng_simulate_training +input_jsonl_fpath=results/first.jsonl +num_replicas=4"
+            " +replica_usd=3.5 +trainer_usd=28",
         ),
     ),
     "ng_validate": CommandInfo(

@@ -364,6 +364,11 @@ class ProducingConfig(CommandKeys):
         " weights during a training.",
     )
     eval_every: int = Field(20, ge=1, description="Versions from one evaluation to the next.")
+    teacher: str | None = Field(
+        None,
+        description="Model server whose log-probs of the sampled tokens are stored with each"
+        " rollout, for distillation.",
+    )
     buffer: str | None = Field(
         None,
         description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
@@ -418,6 +423,43 @@ class SimulateTrainerConfig(Command):
     )
     finish: bool = Field(True, description="Let the collection end, as you need nothing more.")
     auth_token: str | None = Field(None, description="Secret of the run, beyond this machine.")
+
+
+class SimulateTrainingConfig(Command):
+    """ng_simulate_training: predict a training run from recorded rollouts."""
+
+    has_servers: ClassVar[bool] = False
+
+    input_jsonl_fpath: Path = Field(description="Recorded rollouts: 200 or more, with their turns.")
+    num_replicas: int = Field(1, ge=1, description="Replicas of the model server.")
+    places: int | None = Field(
+        None,
+        ge=1,
+        description="Calls that a replica computes at a time, as num_threads of local_model."
+        " null = all of them, and each is slower the more there are, as with vLLM.",
+    )
+    recorded_replicas: int = Field(1, ge=1, description="Replicas when the file was recorded.")
+    recorded_places: int | None = Field(
+        None, ge=1, description="Their places then. Default: those of places."
+    )
+    token_s: float | None = Field(
+        None, gt=0, description="Seconds of a token of a sequence. Default: as recorded."
+    )
+    batch: int = Field(32, ge=1, description="Groups of a step.")
+    num_repeats: int | None = Field(
+        None, ge=1, description="Rollouts of a group. Default: as recorded."
+    )
+    staleness: int = Field(1, ge=0, description="Steps that the weights behind a group may be old.")
+    filters: list[str] = Field([], description="Groups that the buffer drops: zero_variance.")
+    num_samples_in_parallel: int = Field(64, ge=1, description="Most rollouts in flight.")
+    step_s: float = Field(60.0, ge=0, description="Time of a step of the trainer, in seconds.")
+    sync_s: float = Field(
+        0.0, ge=0, description="Time after a step until the servers have its weights."
+    )
+    steps: int = Field(20, ge=1, description="Steps to predict.")
+    replica_usd: float = Field(0.0, ge=0, description="Dollars for an hour of a replica.")
+    trainer_usd: float = Field(0.0, ge=0, description="Dollars for an hour of the trainer.")
+    seed: int = Field(0, description="Draws other groups.")
 
 
 class ClusterConfig(CommandKeys):

@@ -15,7 +15,10 @@ _MODULES = {
     "CheckpointManager": "weights.checkpoints",
     "ExperienceBuffer": "buffer.experience",
     "GroupBatch": "buffer.group",
+    "InferenceEngine": "inference",
     "MemoryBuffer": "buffer.memory",
+    "PhaseTimer": "phases",
+    "Phases": "placement",
     "add_reference": "reference",
     "check_tokens": "checking",
     "collect": "producing.collecting",
@@ -38,7 +41,10 @@ if TYPE_CHECKING:
     from .buffer.opening import open_buffer as open_buffer
     from .buffer.policy import BufferPolicy as BufferPolicy
     from .checking import check_tokens as check_tokens
+    from .inference import InferenceEngine as InferenceEngine
     from .monitoring import measure_batch as measure_batch
+    from .phases import PhaseTimer as PhaseTimer
+    from .placement import Phases as Phases
     from .producing.collecting import collect as collect
     from .reference import add_reference as add_reference
     from .reference import score_with as score_with

@@ -58,6 +58,8 @@ class TrainingRow:
     reward: float | None
     group_id: str
     rollout_index: int
+    teacher_log_probs: Sequence[float] = ()
+    """Those of the teacher, 0 where the policy sampled nothing; empty if the run had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,18 @@ class RolloutRecord:
     sequences: list[TokenSequence]
     sampled_s: tuple[float, float] | None = None
     """When its response began and ended, in seconds since 1970; None if its line does not say."""
+    oldest: int | None = None
+    """Tokens of older versions are not trained on."""
 
     @property
     def rows(self) -> list[TrainingRow]:
-        return [self._row(each) for each in self.sequences]
+        found = (self._row(each) for each in self.sequences)
+        return [row for row in found if self.oldest is None or any(row.mask)]
 
     def _row(self, sequence: TokenSequence) -> TrainingRow:
         return TrainingRow(
             sequence.token_ids,
-            [int(sampled) for sampled in sequence.is_generated],
+            self._mask(sequence),
             sequence.log_probs,
             _list_temperatures(sequence.turns),
             sequence.token_versions,
@@ -94,7 +99,13 @@ class RolloutRecord:
             self.reward,
             self.group_id,
             self.rollout_index,
+            sequence.teacher_log_probs,
         )
+
+    def _mask(self, sequence: TokenSequence) -> list[int]:
+        oldest = -1 if self.oldest is None else self.oldest
+        pairs = zip(sequence.is_generated, sequence.token_versions, strict=True)
+        return [int(sampled and not 0 <= version < oldest) for sampled, version in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +128,11 @@ def read_group(
     rollouts: Sequence[Rollout | JsonObject],
     rewards: Sequence[float | None] | None = None,
     method: Method = "grpo",
+    oldest: int | None = None,
 ) -> GroupRecord:
     """The record of a group from its rollouts, or their stored lines. `rewards` are those of the
-    group's verification, if it has them. ValueError if log-probs or token ids are incomplete."""
+    group's verification, if it has them. The rows train on no token that weights before version
+    `oldest` have sampled. ValueError if log-probs or token ids are incomplete."""
     found = [each if isinstance(each, Rollout) else rollout_of(each) for each in rollouts]
     scores = [each.training_reward for each in found] if rewards is None else list(rewards)
     gained = advantages(scores, method)
@@ -127,10 +140,22 @@ def read_group(
     return GroupRecord(
         name,
         [
-            _read(rollout, name, score, advantage)
+            _read(rollout, name, score, advantage, oldest)
             for rollout, score, advantage in zip(found, scores, gained, strict=True)
         ],
     )
+
+
+def compute_ratios(row: TrainingRow, log_probs: Sequence[float]) -> dict[int, list[float]]:
+    """The importance ratios of a row's sampled tokens by the version that sampled them, if these
+    are the log-probs of all its tokens under the present policy."""
+    found: dict[int, list[float]] = {}
+    for now, then, version, is_sampled in zip(
+        log_probs, row.log_probs, row.versions, row.mask, strict=True
+    ):
+        if is_sampled:
+            found.setdefault(version, []).append(math.exp(now - then))
+    return found
 
 
 def group_name(rollout: Rollout) -> str:
@@ -138,7 +163,9 @@ def group_name(rollout: Rollout) -> str:
     return "/".join(filter(None, map(str, group_of(rollout.key))))
 
 
-def _read(rollout: Rollout, name: str, score: float | None, advantage: float) -> RolloutRecord:
+def _read(
+    rollout: Rollout, name: str, score: float | None, advantage: float, oldest: int | None
+) -> RolloutRecord:
     info, output = rollout.info, rollout.response.get("output") or []
     components = dict(rollout.group.components) if rollout.group else {}
     for field in info.scores:
@@ -161,6 +188,7 @@ def _read(rollout: Rollout, name: str, score: float | None, advantage: float) ->
         list(_read_turns(found, output)),
         found,
         _read_span(info),
+        oldest,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from ..errors import ConfigError
-from ..reading import MAX_STORED, cache_folder, iterate_lines, open_file, parse_line
+from ..reading import cache_folder, parse_line
 from ..serving.nemo_gym.episodes import as_rollout, is_episode
 from ..serving.nemo_gym.rows import flatten
 from ..types import JsonObject, Key, Task
@@ -116,19 +116,16 @@ def _write(copy: Path, lines: Iterable[bytes]) -> None:
 
 def is_theirs(path: Path) -> bool:
     """Whether the first line is a rollout of NeMo Gym."""
-    if _is_ours(path):
-        return False
     for _, raw in number_lines(path):
-        return _parse(raw, {}) is not None
+        return not _is_ours(raw) and _parse(raw, {}) is not None
     return False
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether the first line has a field that only ours have. A long line is not copied for it."""
+def _is_ours(raw: bytes) -> bool:
+    """Whether a line has a field that only ours have. A long line is not copied for it."""
     from msgspec import DecodeError, Raw, json  # not needed for --help
 
-    with suppress(OSError, ConfigError, DecodeError), open_file(path) as stream:
-        raw = next(iterate_lines(stream, MAX_STORED), b"")
+    with suppress(DecodeError):
         return not {"kind", "rollout"}.isdisjoint(json.decode(raw, type=dict[str, Raw]))
     return False
 

@@ -1,19 +1,24 @@
 """Faults that are planted in a package, and the tasks that are made of them."""
 
 import ast
+import asyncio
 import json
 import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import NO_NAMESPACES, may_isolate
 
+from rollout_kit.authoring.make_tasks import making
 from rollout_kit.authoring.make_tasks import source as sources
 from rollout_kit.authoring.make_tasks.faults import Fault, choose, list_differences, list_faults
+from rollout_kit.authoring.make_tasks.making import Suite
 from rollout_kit.authoring.make_tasks.source import find_previous, is_test, read_source
 from rollout_kit.authoring.make_tasks.tasks import FaultyTask, make_task_row, write_task
+from rollout_kit.authoring.make_tasks.workbench import Outcome
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.harbor.task_folder import read_task
 
@@ -136,7 +141,7 @@ def test_a_task_tells_what_fails_and_not_what_was_lost(tmp_path: Path) -> None:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     dockerfile.write_text(f"FROM python:{python}-slim\nWORKDIR /app\nCOPY project/ /app/\n")
     messages = {"tests/test_ranges.py::test_clamp": "assert [1] == [0]"}
-    task = FaultyTask((fault,), tuple(messages), ("tests/test_ranges.py",), messages)
+    task = FaultyTask((fault,), tuple(messages), ("tests/test_ranges.py",), messages, 0.5)
     write_task(tmp_path / "tasks/one", task, found, dockerfile, 0.1)
     read = read_task(tmp_path / "tasks/one", {})
     assert not read.problems and read.license == "MIT"
@@ -144,6 +149,28 @@ def test_a_task_tells_what_fails_and_not_what_was_lost(tmp_path: Path) -> None:
     assert "test_clamp" in text and "value < low" not in text
     row = make_task_row(read, 0)
     assert row["metadata"]["difficulty"] == 0.5 and row["gold_items"]
+
+
+class ScriptedBench:
+    """Tests that fail while one of these files has its fault."""
+
+    def __init__(self, *deciding: str) -> None:
+        self._deciding = set(deciding)
+
+    async def run(self, files: Any, changed: dict[str, str]) -> Outcome:
+        passed = frozenset() if self._deciding & set(changed) else frozenset({"t.py::test"})
+        return Outcome(passed, {}, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    ("deciding", "difficulty"), [(["a.py", "b.py"], 0.75), (["a.py"], None), (["b.py"], None)]
+)
+def test_each_of_two_faults_must_be_repaired(deciding: list[str], difficulty: float | None) -> None:
+    faults = [Fault("mutation", path, 1, "x = 1", "x = 2") for path in ("a.py", "b.py")]
+    suite = Suite(frozenset({"t.py::test"}), ("t.py",), 0.1, {})
+    bench: Any = ScriptedBench(*deciding)
+    found = asyncio.run(making.measure_difficulty(bench, suite, faults, ["t.py"]))
+    assert found == difficulty
 
 
 RUN = "import sys; from rollout_kit.commands import entry; entry.main(sys.argv[1], sys.argv[2:])"

@@ -15,10 +15,11 @@ from benchmarks.agreement.shelf.comparison import list_parts
 from benchmarks.agreement.shelf.made import NUM_ROWS, make_rows, read_made
 from rollout_kit.collecting.data.benchmarks.prepared import make_tasks, prepare_rows
 from rollout_kit.collecting.data.benchmarks.row_readers import READERS
-from rollout_kit.config.benchmarks.definition import read_definition
+from rollout_kit.config.benchmarks.asked import name_file
+from rollout_kit.config.benchmarks.definition import read_definition, rows_file
 from rollout_kit.errors import ConfigError
 
-NAMES = [*read_made()]
+NAMES = [name for name, made in read_made().items() if isinstance(made["rows"], list)]
 
 
 @pytest.fixture
@@ -45,16 +46,36 @@ def test_published_rows_become_tasks(name: str, hub: Hub, tmp_path: Path):
     said: list[str] = []
     path = prepare_rows(definition, said.append)
     tasks = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(tasks) == NUM_ROWS
+    assert len(tasks) >= NUM_ROWS
     asked = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
-    assert len(set(asked)) == NUM_ROWS
-    expected = [*make_tasks(definition, sorted(rows, key=lambda row: row.get("part", "")))]
+    assert len(set(asked)) == len(tasks)
+    expected = [*make_tasks(definition, sorted(rows, key=lambda row: row.get("part", "")), rows)]
     wanted = [task["responses_create_params"]["input"][-1]["content"] for task in expected]
     assert sorted(asked) == sorted(wanted)
     hub.files.clear()
     hub.asked.clear()
     assert prepare_rows(definition, lambda *_: None) == path
     assert not hub.asked
+
+
+def test_generated_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = read_definition("reasoning_gym")
+    few = {**whole.source, "families": ["gcd", "sudoku"], "size": 2}
+    path = prepare_rows(whole.model_copy(update={"source": few}), lambda *_: None)
+    tasks = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [task["family"] for task in tasks] == ["gcd", "gcd", "sudoku", "sudoku"]
+    assert tasks[0]["gold_output"] == f"<answer>{tasks[0]['answer']}</answer>"
+    assert [each["role"] for each in tasks[0]["responses_create_params"]["input"]] == ["user"]
+    for change, message in (
+        ({"version": "0.0.1"}, "and its rows are those of 0.0.1: run"),
+        ({"package": "no-such-package"}, "no-such-package is not installed"),
+        ({"families": ["chess"]}, "reasoning-gym has no chess"),
+    ):
+        other = whole.model_copy(update={"source": {**few, **change}})
+        with pytest.raises(ConfigError, match=message):
+            prepare_rows(other, lambda *_: None)
 
 
 def test_corrected_answers_of_mmlu_redux():
@@ -87,6 +108,50 @@ def test_a_definition_is_like_another_with_some_rows(tmp_path: Path):
     assert len([*make_tasks(read_definition(str(own)), dated)]) == 6
     with pytest.raises(ConfigError, match="row 1: has no column 'month'"):
         list(make_tasks(read_definition(str(own)), rows))
+
+
+def test_a_subset_and_other_examples_by_a_name():
+    rows = make_rows("mmlu_pro@lm_eval", [])
+    rows[3]["category"] = "computer science"
+    shown = [*rows, *(dict(row, category="computer science") for row in rows)]
+
+    def ask(name: str) -> list[str]:
+        tasks = make_tasks(read_definition(name), rows, shown)
+        return [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+
+    whole = ask("mmlu_pro@lm_eval")
+    assert whole[0].count("Question:") == 6 and "(C).\n\nQuestion:" in whole[0]
+    assert ask("mmlu_pro@lm_eval:category=computer science") == [whole[3]]
+    assert len(ask("mmlu_pro@lm_eval:category=computer science+law")) == len(whole)
+    assert ask("mmlu_pro@lm_eval:examples=0")[0].count("Question:") == 1
+    drawn = ask("mmlu_pro@lm_eval:examples_seed=3")
+    assert drawn == ask("mmlu_pro@lm_eval:examples_seed=3") != whole
+    names = {read_definition(name).name for name in ("mmlu_pro:category=law", "mmlu_pro")}
+    assert names == {"mmlu_pro_category_law", "mmlu_pro"}
+    assert (
+        name_file("mmlu_pro:category=computer science") == "mmlu_pro--category--computer--science"
+    )
+    some = read_definition("livecodebench_v6_2408_2505:contest_date=2024-09-01..2024-10-01")
+    assert rows_file(some) != rows_file(read_definition("livecodebench_v6_2408_2505"))
+    assert len([*make_tasks(some, make_rows("livecodebench_v6_2408_2505", []))]) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mmlu_pro:law", "'law' is no column=value, as in mmlu_pro:category=law"),
+        ("mmlu_pro:examples=3", "needs a number, and a benchmark with worked examples"),
+        ("gsm8k:order_seed=3", "needs a number, and a benchmark with options"),
+        ("mmlu_pro@lm_eval:examples=many", "needs a number, and a benchmark with worked"),
+        ("mmlu_pro@lm_eval:examples=30", "has 20 worked examples, and needs 30"),
+        ("mmlu_pro:kind=law", "row 1: has no column 'kind'"),
+    ],
+)
+def test_a_subset_that_is_none(name: str, message: str):
+    rows = make_rows("mmlu_pro@lm_eval", [])
+    with pytest.raises(ConfigError) as caught:
+        list(make_tasks(read_definition(name), rows, rows))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

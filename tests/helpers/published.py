@@ -58,8 +58,14 @@ def encode(name: str, rows: Rows) -> bytes:
 
 def publish(hub: Hub, definition: Definition, rows: Rows) -> None:
     """Put rows into the hub, in files as the dataset has them."""
-    source = definition.source
     files = {"README.md": b"# A dataset", "dataset_info.json": b"{}"}
+    _add_files(files, definition.source, rows)
+    if definition.examples:
+        _add_files(files, {**definition.source, **definition.examples.source}, rows)
+    hub.files[definition.source["repo_id"]] = files
+
+
+def _add_files(files: dict[str, bytes], source: dict[str, Any], rows: Rows) -> None:
     if "config" in source:
         files[f"other/{source['split']}-00000-of-00001.csv"] = b"a,b\n1,2\n"
     for part in source.get("parts") or [""]:
@@ -71,7 +77,6 @@ def publish(hub: Hub, definition: Definition, rows: Rows) -> None:
         name = name.replace("{folder}", folder).replace("{split}", split).replace("{part}", part)
         if own:
             files[name] = encode(name, own)
-    hub.files[source["repo_id"]] = files
 
 
 def write_url_files(folder: Path, definition: Definition, rows: Rows) -> dict[str, Any]:
@@ -84,7 +89,8 @@ def write_url_files(folder: Path, definition: Definition, rows: Rows) -> dict[st
             row.pop("part", None)
         is_bare = "columns" in source
         raw = as_csv(own, "\t", has_header=False) if is_bare else encode(name, own)
-        path = folder / name.replace("{part}", part).rpartition("/")[2]
+        path = folder / name.replace("{part}", part).removeprefix(f"{source.get('file')}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(raw)
         if source.get("file"):
             with zipfile.ZipFile(folder / "archive.zip", "w") as archive:

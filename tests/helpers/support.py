@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from rollout_kit.launch.reach import Servers
 from rollout_kit.responses import output_text
 from rollout_kit.serving import registry
 from rollout_kit.serving.resources_server import ResourcesServer
+from rollout_kit.serving.sandbox.container import Container, ContainerConfig
 from rollout_kit.serving.transport.cassette import Cassette
 from rollout_kit.serving.workers.pool import WorkerPool
 from rollout_kit.store.lines import info_of
@@ -196,6 +198,22 @@ def may_isolate() -> bool:
         return False
     asked = [["unshare", flag, "true"] for flag in ("--net", "--user")]
     return any(subprocess.run(each, capture_output=True).returncode == 0 for each in asked)
+
+
+def container_keys() -> dict[str, Any]:
+    """The image of ROLLOUT_KIT_CONTAINER, for what runs in a real engine. _ENGINE names the engine,
+    _OPTIONS further words that this machine needs."""
+    if "ROLLOUT_KIT_CONTAINER" not in os.environ:
+        return {}
+    return {
+        "container_image": os.environ["ROLLOUT_KIT_CONTAINER"],
+        "container_engine": os.environ.get("ROLLOUT_KIT_ENGINE"),
+        "container_options": os.environ.get("ROLLOUT_KIT_CONTAINER_OPTIONS", "").split(),
+    }
+
+
+def named_container() -> Container | None:
+    return ContainerConfig(**container_keys()).container
 
 
 def config_of(folder: Path, **keys: Any) -> Config:

@@ -1,8 +1,7 @@
 """Pages speak to the reader, in plain words.
 
 The markers are counted per 10,000 words: of the README, of the references and of all help, and of
-the pages together. `LATER` lists the pages that are not written so yet. It only shrinks: whoever
-rewrites a page takes it off the list.
+the pages together.
 """
 
 import re
@@ -36,9 +35,6 @@ MARKERS = {
     ),
 }
 
-LATER = frozenset(["CHANGELOG.md"])
-"""Pages that are not written so yet."""
-
 
 def read_prose(path: Path, *, has_tables: bool = True) -> str:
     """The text of a page without code, comments, HTML, targets of links and rules of tables."""
@@ -66,7 +62,7 @@ PAGES = {str(path.relative_to(ROOT)): read_prose(path) for path in documents()}
 
 
 def test_pages_speak_to_the_reader() -> None:
-    assert find_missed([text for name, text in PAGES.items() if name not in LATER]) == []
+    assert find_missed(list(PAGES.values())) == []
 
 
 def test_the_readme_the_references_and_help_speak_to_the_reader() -> None:
@@ -76,14 +72,9 @@ def test_the_readme_the_references_and_help_speak_to_the_reader() -> None:
         assert find_missed(texts) == []
 
 
-@pytest.mark.parametrize("name", sorted({*PAGES} - LATER))
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_uses_no_avoided_words(name: str) -> None:
     assert re.findall(MARKERS["avoided words"].pattern, PAGES[name], re.IGNORECASE) == []
-
-
-def test_a_page_that_holds_the_bounds_is_off_the_list() -> None:
-    assert {*PAGES} >= LATER
-    assert [name for name in sorted(LATER) if not find_missed([PAGES[name]])] == []
 
 
 def test_the_markers_are_found() -> None:

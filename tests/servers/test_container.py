@@ -1,12 +1,12 @@
-"""The sandbox in a container. What needs an engine runs where ROLLOUT_KIT_CONTAINER names an image,
-and ROLLOUT_KIT_CONTAINER_OPTIONS further words, if this machine needs them."""
+"""The sandbox in a container. What needs an engine runs where ROLLOUT_KIT_CONTAINER names an
+image."""
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import pytest
+from support import named_container
 
 from rollout_kit import ConfigError, Sandbox, SandboxLimits
 from rollout_kit.serving.sandbox.container import Container
@@ -50,7 +50,7 @@ def test_without_an_engine_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        ConfigError, match="some/image needs podman or docker, which is not install"
+        ConfigError, match="some/image needs podman, docker or apptainer, which is not"
     ):
         start(Container("some/image"), tmp_path)
     with pytest.raises(ConfigError, match="needs nerdctl, which is not installed"):
@@ -72,16 +72,16 @@ print(sorted(os.listdir("/tmp")), len([each for each in os.listdir("/proc") if e
 """
 
 
-@pytest.mark.skipif("ROLLOUT_KIT_CONTAINER" not in os.environ, reason="needs an image")
+@pytest.mark.skipif(
+    (CONTAINER := named_container()) is None or CONTAINER.kind == "apptainer",
+    reason="needs an image, and podman or docker",
+)
 def test_runs_in_a_container_are_protected_and_leave_nothing(tmp_path: Path) -> None:
     (tmp_path / "given.py").write_text("value = 7\n")
     tmp_path.chmod(0o755)  # runs are another user
-    image, engine = os.environ["ROLLOUT_KIT_CONTAINER"], os.environ.get("ROLLOUT_KIT_ENGINE")
-    options = os.environ.get("ROLLOUT_KIT_CONTAINER_OPTIONS", "").split()
 
     async def run() -> None:
-        container = Container(image, engine, options)
-        async with Sandbox(1, container=container, folders=[tmp_path]) as sandbox:
+        async with Sandbox(1, container=CONTAINER, folders=[tmp_path]) as sandbox:
             assert all(sandbox.protections.holding.values())
             code = "def f(a):\n    import given\n    return a + given.value"
             assert (await sandbox.run(code, function="f", arguments=[1])).value == 8

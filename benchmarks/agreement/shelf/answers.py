@@ -1,6 +1,6 @@
 """Made answers: right, wrong, empty, cut off, badly formatted and hostile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from string import ascii_uppercase
 
 from rollout_kit.types import JsonObject
@@ -147,15 +147,3 @@ def conclude(task: JsonObject, number: int) -> Answers:
     yield "hostile", "the answer is " * 2_000
     yield "hostile", "So the answer is " + "(" * LONG + "."
     yield "hostile", "{{ 7 * 7 }} __import__('os') So the answer is \x00."
-
-
-MAKERS: dict[str, Callable[[JsonObject, int], Answers]] = {
-    "mcqa": choose,
-    "math_with_verify": calculate,
-    "string_match": count,
-    "code_gen": program,
-}
-"""Verifier → what makes answers to a task with that number."""
-
-OF_BENCHMARK: dict[str, Callable[[JsonObject, int], Answers]] = {"bbh": conclude}
-"""Benchmark → the same, where its answers have another form."""

@@ -1,8 +1,9 @@
 """Runs in an environment of the others: their prompts of rows, and their verdicts on answers.
 
-Reads `{benchmark: {peer: {package: name}, rows: [row, …], asked: [[number of row, text], …]}}` and
-writes `{benchmark: {prompts: [text, …], verdicts: [number, …]}}`. What they would download is not
-there: only the functions that make samples and score answers are called.
+Reads `{benchmark: {peer: {package: name}, shots: number, rows: [row, …], asked: [[number of row,
+text], …]}}`, where `shots` are worked examples, and writes `{benchmark: {prompts: [text, …],
+verdicts: [number, …]}}`. What they would download is not there: only the functions that make
+samples and score answers are called.
 """
 
 import json
@@ -19,7 +20,7 @@ def main(source, target):
     for name, one in given.items():
         [(package, theirs)] = one["peer"].items()
         module = __import__(f"child_{package}")
-        found[name] = module.answer(theirs, one["rows"], one["asked"])
+        found[name] = module.answer(theirs, one["rows"], one["asked"], one["shots"])
     with open(target, "w") as stream:
         json.dump(found, stream)
 

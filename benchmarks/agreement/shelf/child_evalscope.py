@@ -11,10 +11,10 @@ from evalscope.metrics.math import parser
 parser.isolation_available = lambda: False
 
 
-def answer(name, rows, asked):
-    config = TaskConfig(dataset_args={name: {"few_shot_num": 0, "shuffle_choices": False}})
+def answer(name, rows, asked, shots):
+    config = TaskConfig(dataset_args={name: {"few_shot_num": shots, "shuffle_choices": False}})
     adapter = get_benchmark(name, config)
-    adapter.few_shot_num = 0
+    adapter.few_shot_num = shots
     type(adapter).use_sandbox = True
     adapter.execute_code_in_sandbox = refuse
     samples = [make_sample(adapter, row) for row in rows]
@@ -52,7 +52,7 @@ def score(adapter, sample, text):
     state = TaskState(model="m", sample=sample, output=output, completed=True)
     filtered = adapter.filter_prediction(text, state)
     try:
-        found = adapter.match_score(text, filtered, state.target_reference, state)
+        found = adapter.match_score(text, filtered, state.target, state)
     except Program as program:
         return str(program)
     return float(found.main_value or 0)

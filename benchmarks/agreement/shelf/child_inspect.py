@@ -14,7 +14,7 @@ models = import_module("inspect_ai.model")
 datasets = import_module("inspect_ai.dataset")
 
 
-def answer(name, rows, asked):
+def answer(name, rows, asked, shots):
     make, template, scorer = MAKERS[name]()
     samples = [make(row) for row in rows]
     prompts = [ask(sample, template) for sample in samples]

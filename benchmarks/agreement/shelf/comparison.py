@@ -2,26 +2,35 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import tempfile
 import zlib
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from rollout_kit import Sandbox, SandboxLimits
+from rollout_kit.collecting.data.benchmarks.figures import compute_figures
 from rollout_kit.collecting.data.benchmarks.prepared import make_tasks
 from rollout_kit.config.benchmarks.definition import Definition, read_definition
 from rollout_kit.types import JsonObject
 
 from ..ours import require, shorten, verify
-from .answers import MAKERS, OF_BENCHMARK
+from .imitated_judge import reply
 from .made import make_rows, read_made
+from .makers import OF_BENCHMARK, OF_SERVER
 
 CHILD = Path(__file__).with_name("child.py")
 
 NUM_ANSWERS = 200
+
+CLOSE = 1e-4
+"""Figures that differ less are equal: some are fitted, or rounded."""
 
 WHOLE = """
 try:
@@ -39,12 +48,14 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
     definitions = {name: read_definition(name) for name in chosen}
     rows = {name: make_rows(name, list_parts(each)) for name, each in definitions.items()}
     tasks = {
-        name: [*make_tasks(_unshuffle(each), rows[name])] for name, each in definitions.items()
+        name: [*make_tasks(_unshuffle(each), rows[name], rows[name])]
+        for name, each in definitions.items()
     }
     answers = {name: make_answers(definitions[name], tasks[name]) for name in chosen}
     given = {
         name: {
             "peer": read_made()[name]["peer"],
+            "shots": read_made()[name].get("shots", 0),
             "rows": [{**row, **_theirs(name, row)} for row in rows[name]],
             "asked": [(number, text) for number, _, text in answers[name]],
         }
@@ -58,7 +69,10 @@ def compare(python: str, names: Sequence[str] = ()) -> int:
         unexplained += _compare_tests(name, tasks[name], theirs[name])
         unexplained += _compare_prompts(name, tasks[name], theirs[name]["prompts"])
         own = asyncio.run(_verify(definition, tasks[name], answers[name]))
-        unexplained += _compare_verdicts(definition, answers[name], own, theirs[name]["verdicts"])
+        rewards = [verdict["reward"] for verdict in own]
+        found = theirs[name]["verdicts"]
+        unexplained += _compare_verdicts(definition, answers[name], rewards, found)
+        unexplained += _compare_figures(definition, own, theirs[name].get("figures", {}))
     print(f"{unexplained} differ and are not explained")
     return unexplained
 
@@ -86,7 +100,7 @@ def _unshuffle(definition: Definition) -> Definition:
 def make_answers(definition: Definition, tasks: Sequence[JsonObject]) -> list[tuple[int, str, str]]:
     """Number of the task, kind and text of so many answers."""
     found = []
-    make = OF_BENCHMARK.get(definition.name) or MAKERS[definition.server]
+    make = OF_BENCHMARK.get(definition.name) or OF_SERVER[definition.server]
     for number, task in enumerate(tasks):
         found += [(number, kind, text) for kind, text in make(task, number)]
     return found[:NUM_ANSWERS]
@@ -96,7 +110,8 @@ def _ask(python: str, given: JsonObject) -> JsonObject:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "given.json", Path(folder) / "found.json"
         source.write_text(json.dumps(given))
-        subprocess.run([python, CHILD, source, target], check=True)
+        fixed = {**os.environ, "PYTHONHASHSEED": "0"}  # as our generator of rows has it
+        subprocess.run([python, CHILD, source, target], check=True, env=fixed)
         return json.loads(target.read_text())
 
 
@@ -135,8 +150,13 @@ def _unpack(pair: tuple[str, JsonObject]) -> tuple[str, JsonObject]:
     return system, {**tests, "packed": json.loads(zlib.decompress(b64decode(tests["packed"])))}
 
 
-def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[str]) -> int:
-    own = [task["responses_create_params"]["input"][-1]["content"] for task in tasks]
+def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[Any]) -> int:
+    """How many last messages differ, or whole conversations where the other one gives them."""
+    inputs = [task["responses_create_params"]["input"] for task in tasks]
+    own = [
+        each if isinstance(other, list) else each[-1]["content"]
+        for each, other in zip(inputs, theirs, strict=True)
+    ]
     pairs = [pair for pair in zip(own, theirs, strict=True) if pair[0] != pair[1]]
     print(f"{name}: {len(own)} prompts, {len(pairs)} differ")
     for one, other in pairs[:1]:
@@ -146,11 +166,33 @@ def _compare_prompts(name: str, tasks: Sequence[JsonObject], theirs: Sequence[st
 
 async def _verify(
     definition: Definition, tasks: Sequence[JsonObject], answers: Sequence[tuple[int, str, str]]
-) -> list[float]:
+) -> list[JsonObject]:
     settings = definition.verifier[definition.server]
     asked = [(tasks[number], text) for number, _, text in answers]
-    found = await verify(definition.server, asked, **settings)
-    return [require(verdict)["reward"] for verdict in found]
+    judge = partial(reply, definition.name) if "judge" in definition.needs else None
+    found = await verify(definition.server, asked, judge=judge, **settings)
+    return [require(verdict) for verdict in found]
+
+
+def _compare_figures(
+    definition: Definition, own: Sequence[JsonObject], theirs: Mapping[str, float]
+) -> int:
+    """How many figures over all answers differ, of those that the other one gives."""
+    fields = [{name: each[name] for name in each if name != "response"} for each in own]
+    numbers = {name for each in fields for name, value in each.items() if type(value) is float}
+    means = {name: fmean(each[name] for each in fields if name in each) for name in numbers}
+    metrics = {"metrics": means, "intervals": {}}
+    found = {
+        name: each.value for name, each in compute_figures(definition, metrics, fields).items()
+    }
+    pairs = {name: (found[name], value) for name, value in theirs.items()}
+    differing = [name for name, (one, two) in pairs.items() if abs((one or 0.0) - two) > CLOSE]
+    if pairs:
+        shown = ", ".join(f"{name} {one:.4f}" for name, (one, _) in pairs.items())
+        print(f"{definition.name}: figures {shown}; {len(differing)} differ")
+    for name in differing:
+        print(f"  {name}: {pairs[name][0]} here, {pairs[name][1]} there")
+    return len(differing)
 
 
 def _compare_verdicts(

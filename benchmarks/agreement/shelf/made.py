@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from rollout_kit.collecting.data.benchmarks.origins import read_origin
+from rollout_kit.config.benchmarks.definition import read_definition
 from rollout_kit.types import JsonObject
 
 FILE = Path(__file__).with_name("made.yaml")
@@ -20,8 +22,15 @@ def read_made() -> dict[str, JsonObject]:
 
 
 def make_rows(name: str, parts: list[str]) -> list[JsonObject]:
-    """The made rows of a benchmark, in turns of each form and of each part."""
+    """The made rows of a benchmark, in turns of each form and of each part; of one whose files are
+    joined, each form for each number; of one that is generated, those of some families."""
     forms = read_made()[name]["rows"]
+    if isinstance(forms, dict):
+        definition = read_definition(name)
+        source = {**definition.source, **forms}
+        return [*read_origin(definition.model_copy(update={"source": source}), print).rows]
+    if any("part" in form for form in forms):
+        return [_fill(form, str(number)) for number in range(NUM_ROWS) for form in forms]
     rows = []
     for number in range(NUM_ROWS):
         row = _fill(forms[number % len(forms)], str(number))

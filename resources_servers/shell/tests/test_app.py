@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import NO_NAMESPACES, may_isolate
+from support import NO_NAMESPACES, container_keys, may_isolate
 
 from rollout_kit.api.testing import making, mount
 from rollout_kit.errors import RolloutError
 from rollout_kit.serving import registry
 from rollout_kit.session import Session, entered
 
-pytestmark = pytest.mark.skipif(not may_isolate(), reason=NO_NAMESPACES)
+pytestmark = pytest.mark.skipif(not (may_isolate() or container_keys()), reason=NO_NAMESPACES)
 
 SHELL = registry.load("resources_servers", "shell")
 
@@ -29,7 +29,7 @@ def play(calls: list[tuple[str, dict[str, Any]]], row: dict[str, Any] = ROW, **k
 
     async def main() -> Any:
         replies = []
-        async with mount({"shell": making(SHELL, **keys)}) as peers:
+        async with mount({"shell": making(SHELL, **container_keys(), **keys)}) as peers:
             with entered(Session()):
                 await peers.call("shell", "/seed_session", row, dict)
                 for name, arguments in calls:

@@ -276,3 +276,57 @@ def test_a_pattern_that_cannot_be_used_is_named_before_the_model_is_asked() -> N
         verdict(row(extraction_mode="regex"), "")
     with pytest.raises(ValueError, match="is not a regular expression"):
         StringMatch.Config(extraction_pattern="(")
+
+
+WORDS = [["12"], ["The Rams", "a team"], ["3 May 1901"]]
+CELLS = {"House 1": {"Name": "Ana", "Drink": "tea"}, "House 2": {"Name": "Eric", "Drink": "milk"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "reward", "exact"),
+    [
+        ("Answer: 12", 1.0, 1.0),
+        ("Answer: 12.0", 1.0, 1.0),
+        ("Answer: 12 points", 0.67, 0.0),
+        ("Answer: rams", 0.5, 0.0),
+        ("Answer: 3-May-1901", 1.0, 1.0),
+        ("Answer: May", 0.0, 0.0),
+        ("Answer: none of it", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_f1_of_words(text, reward, exact):
+    found = verdict(row(WORDS, match_mode="words"), text)
+    assert (found.reward, found.exact_match) == (reward, exact)
+
+
+def test_similarity_of_a_text_with_a_prefix():
+    task = row("Xq7Birds sing.", match_mode="sequence", required_prefix="Xq7")
+    task["extraction_mode"] = "full_response"
+    texts = ["Xq7Birds sing.", "Birds sing.", "Xq7Birds sang.", ""]
+    found = verdicts([(task, text) for text in texts])
+    assert [each.reward for each in found] == [1.0, 0.0, pytest.approx(0.909, abs=1e-3), 0.0]
+
+
+def test_cells_of_the_last_solution():
+    def answer(cells):
+        return orjson.dumps({"reasoning": "{so}", "solution": cells}).decode()
+
+    task = row(CELLS, match_mode="table", extraction_mode="full_response")
+    shouted = {"House 1": {"Name": [" ANA"], "Drink": "Tea "}, "House 2": CELLS["House 2"]}
+    texts = [
+        *(answer(CELLS), answer(shouted), answer({"House 1": {"Name": "Ana", "Drink": 7}})),
+        *(answer(CELLS)[:-2], "{" * 20_000, answer("House 1"), "[]", ""),
+    ]
+    found = verdicts([(task, text) for text in texts])
+    assert [each.reward for each in found] == [1.0, 1.0, *[0.0] * 6]
+    assert [each.correct_cells for each in found] == [4, 4, 1, *[0] * 5]
+
+
+@pytest.mark.parametrize(
+    ("expected", "mode"),
+    [(CELLS, "normalised"), ("Yes", "table"), (["Yes"], "words"), (WORDS, "sequence")],
+)
+def test_an_expected_answer_that_does_not_fit_its_mode(expected, mode):
+    with pytest.raises(TaskError, match="expected_answer: match_mode"):
+        verdict(row(expected, match_mode=mode), "Yes")

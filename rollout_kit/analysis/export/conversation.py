@@ -17,6 +17,7 @@ from ...responses import content_texts, find_offered_tools, output_items
 from ...serving.endpoints.chat import RAW, to_chat
 from ...store.lines import row_of
 from ...types import JsonObject, Rollout
+from ..withheld import WHY, is_withheld
 
 Arguments = Literal["text", "object"]
 """How the arguments of a tool call are written: as sampled, or parsed."""
@@ -80,6 +81,8 @@ def read_conversation(
 ) -> Conversation:
     """The rollout as messages; Unfit if they cannot express it. The completion is empty unless
     `is_answered`. With `takes_images`, a message with images has its `parts`, in their order."""
+    if is_withheld(rollout.line):
+        raise Unfit(WHY)
     params = rollout.line.get("responses_create_params") or {}
     if is_answered and any("chain" in each for each in _compactions(rollout)):
         raise Unfit(

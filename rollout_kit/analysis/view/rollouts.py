@@ -18,11 +18,12 @@ from ...trajectory import without_tokens
 from ...types import JsonObject, Key
 from ..branches import branch_command
 from ..export.conversation import digest, said_by
+from ..withheld import is_withheld, withhold
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import add_scans, describe_steps, find_inside
 from .side_by_side import MAX_COLUMNS, put_side_by_side
-from .stored_line import StoredLine, parse_for_people, read_line
+from .stored_line import StoredLine, WholeLine, parse_for_people, read_line
 from .unfinished import describe_unfinished
 
 OUTPUT = ("response", "output")
@@ -57,6 +58,8 @@ class Reader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        self.is_for_others = False
+        """Whether rows that may not be published are left out."""
         self._recent: OrderedDict[Any, StoredLine] = OrderedDict()
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
@@ -147,6 +150,8 @@ class Reader:
         which = (str(part.index.path), columns.offsets[row], columns.checks[row])
         if (held := self._recent.pop(which, None)) is None:
             held = read_line(part.index, row)
+            if self.is_for_others and is_withheld(held.head):
+                held = WholeLine(withhold(held.join()))
         self._recent[which] = held
         while len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
@@ -226,7 +231,8 @@ class Reader:
         if rollout.group:
             member |= {"group_reward": rollout.group_reward, "figures": rollout.group.figures}
         member["text"] = Cuts().cut(rollout.text)
-        member["prompt"] = Cuts().cut(rollout.line.get("responses_create_params"))
+        line = withhold(rollout.line) if self.is_for_others else rollout.line
+        member["prompt"] = Cuts().cut(line.get("responses_create_params"))
         member["digest"] = digest(said_by(rollout)).hex()
         return member
 

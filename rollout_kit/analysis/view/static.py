@@ -14,6 +14,7 @@ from ...errors import ConfigError, number_of
 from ...types import JsonObject
 from ..pages.page_file import check_page, write_page
 from ..pages.site import find_file
+from ..withheld import WHY, is_withheld
 from .app import PAGE, Viewer
 from .dataset import Dataset
 from .figures import histogram, plots
@@ -37,6 +38,7 @@ def write_report(command: ViewConfig) -> str:
     path = command.static_fpath.expanduser()
     check_page(path)
     viewer = Viewer(Dataset(command.inputs), " ".join(command.inputs))
+    viewer.reader.is_for_others = True
     viewer.update()
     viewer.dataset.check_readable()
     report, num_chosen = build_report(viewer, command)
@@ -45,7 +47,9 @@ def write_report(command: ViewConfig) -> str:
     held = len(report["rows"])
     some = "" if held == num_chosen else f" of {num_chosen:,}, the first ones"
     written = f"{path}: {number_of(held, 'rollout')}{some}, {size:.1f} MB"
-    return "\n".join([written, *viewer.dataset.say_left_out()])
+    hidden = sum(is_withheld(each["line"]) for each in report["rollouts"].values())
+    note = [f"Without the rows of {number_of(hidden, 'rollout')}: {WHY}"] if hidden else []
+    return "\n".join([written, *note, *viewer.dataset.say_left_out()])
 
 
 def build_report(viewer: Viewer, command: ViewConfig) -> tuple[JsonObject, int]:

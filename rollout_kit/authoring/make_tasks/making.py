@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from ...config.keys import MakeTasksConfig
@@ -200,8 +201,26 @@ async def _try(
         if not again.is_whole or suite.list_tests(files) - again.passed != broken:
             return None
     tests = sorted(suite.list_tests(files))
+    difficulty = await measure_difficulty(bench, suite, faults, files)
+    if difficulty is None:
+        return None
     messages = {each: first.failed.get(each, "") for each in sorted(broken)}
-    return FaultyTask(tuple(faults), tuple(tests), tuple(files), messages)
+    return FaultyTask(tuple(faults), tuple(tests), tuple(files), messages, difficulty)
+
+
+async def measure_difficulty(
+    bench: Workbench, suite: Suite, faults: Sequence[Fault], files: Sequence[str]
+) -> float | None:
+    """With which share of its answers a policy fails that reverts each fault with chance 1/2. None
+    if it need not revert all of them. All and none have been tried before."""
+    num_failing = 1
+    for number in range(1, len(faults)):
+        for left in combinations(faults, number):
+            found = await bench.run(files, {each.path: each.changed for each in left})
+            if found.is_whole and not suite.list_tests(files) - found.passed:
+                return None
+            num_failing += 1
+    return num_failing / 2 ** len(faults)
 
 
 def _read_tests(folder: Path) -> str:

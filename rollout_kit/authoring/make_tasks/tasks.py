@@ -62,15 +62,12 @@ class FaultyTask:
     tests: tuple[str, ...]
     files: tuple[str, ...]
     messages: dict[str, str]
+    difficulty: float
+    """Share of its answers with which a policy fails that reverts each fault with chance 1/2."""
 
     @property
     def kind(self) -> str:
         return self.faults[0].kind
-
-    @property
-    def difficulty(self) -> float:
-        """Share of its answers with which a policy fails that reverts each edit with chance 1/2."""
-        return 1 - 0.5 ** len(self.faults)
 
 
 def write_task(

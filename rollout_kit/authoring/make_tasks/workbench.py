@@ -38,7 +38,8 @@ WITHOUT_TESTS = (
 )
 """The tests are there while the package is installed, because it may name their folders."""
 
-PLAIN = "python3 -P"
+PYTHON = "python3 -P"
+"""Without the working folder among the places to import from."""
 
 Covered = dict[str, dict[int, frozenset[str]]]
 """File → line → the test files that run it. An empty name: it runs when the file is imported."""
@@ -124,9 +125,8 @@ class Workbench:
         for path, text in (changed or {}).items():
             await session.write_bytes(f"/app/{path}", text.encode())
         # the newest way to trace sees each line once, so not in all tests
-        python = (
-            "COVERAGE_CORE=ctrace python3 -P -m coverage run --source=/app" if covers else PLAIN
-        )
+        measured = f"COVERAGE_CORE=ctrace {PYTHON} -m coverage run --source=/app"
+        python = measured if covers else PYTHON
         command = f"{python} /rk/run_tests.py /rk/report.json {' '.join(map(shlex.quote, files))}"
         await session.exec(command, cwd="/app", timeout_s=self._timeout_s, output_bytes=2_000)
         try:

@@ -96,6 +96,7 @@ class Choices(BaseModel):
     shuffle_seed: int | None = Field(None, description="Order by this seed and the row.")
     line: str = Field("{letter}) {text}", description="How an option stands in the prompt.")
     between: str = Field("\n", description="What stands between two options.")
+    strip: bool = Field(False, description="Without white space around options.")
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "Choices":
@@ -107,6 +108,7 @@ class Choices(BaseModel):
     def build_fields(self, row: JsonObject, reader: RowTexts) -> JsonObject:
         """The fields of a row; ValueError if a column is missing, or is none of options."""
         texts, right = self._read(row, reader)
+        texts = [each.strip() for each in texts] if self.strip else texts
         order = [*range(len(texts))]
         if self.shuffle_seed is not None:
             identity = orjson.dumps([self.shuffle_seed, row], option=orjson.OPT_SORT_KEYS)

@@ -26,6 +26,7 @@ from .definition import (
 )
 from .harbor import KEY as HARBOR_KEY
 from .harbor import define_harbor
+from .subset import split_subset
 
 KEY, OUTPUT = "benchmark", "output_jsonl_fpath"
 
@@ -44,7 +45,7 @@ def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
     if name.startswith((OWN, THEIRS)):
         return name.startswith(THEIRS)
     checkout = find_checkout(given, cwd)
-    is_own = name.endswith(".yaml") or find_place(name, cwd) is not None
+    is_own = split_subset(name)[0].endswith(".yaml") or find_place(name, cwd) is not None
     in_checkout = checkout is not None and (checkout / config_of(name, checkout)).is_file()
     if find_place(name, cwd) is not None and in_checkout:
         raise ConfigError(
@@ -127,11 +128,16 @@ class Asked:
         tree = merged.tree
         agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
         agent: Any = agents.get(next(iter(self.own.agent)), {})
-        user = (agent.get("user_simulator") or {}).get("model_server") or {}
+        verifier: JsonObject = tree.get(self.own.name, {}).get(RESOURCES, {})
+        others = [
+            (agent.get("user_simulator") or {}).get("model_server"),
+            (verifier.get(self.own.server) or {}).get("judge_model_server"),
+        ]
+        taken = {each["name"] for each in others if isinstance(each, dict) and "name" in each}
         models = [
             name
             for name, one in tree.items()
-            if isinstance(one, dict) and MODELS in one and name != user.get("name")
+            if isinstance(one, dict) and MODELS in one and name not in taken
         ]
         if POLICY not in models and len(models) == 1 and "model_server" in agent:
             agent["model_server"]["name"] = models[0]
@@ -178,7 +184,7 @@ def split_suite(words: Sequence[str]) -> list[list[str]] | None:
 
 def name_file(name: str) -> str:
     """The name of a benchmark as that of a file, without its end."""
-    if name.endswith(".yaml"):
+    if split_subset(name)[0].endswith(".yaml"):
         return read_definition(name).name
     return re.sub(r"[^\w@.-]", "--", name.removeprefix(OWN).removeprefix(THEIRS))
 

@@ -22,6 +22,7 @@ from ...serving.harbor.task_folder import sign
 from ...types import JsonObject
 from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
+from .subset import split_subset, take_subset
 
 FOLDER = "configs/benchmarks"
 
@@ -48,6 +49,46 @@ class Range(BaseModel):
     end: str = Field(alias="before")
 
 
+class Figure(BaseModel):
+    """A score besides the mean reward, from the fields of all rollouts. Exactly one of the keys,
+    besides `clip`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mean: str | None = Field(None, description="Mean of a field.")
+    ratio: list[list[str | float]] = Field(
+        [], max_length=2, description="The sum of the first means, over that of the second."
+    )
+    mean_by: str | None = Field(None, description="The mean reward for each value of a field.")
+    calibration_error: str | None = Field(
+        None, description="Of the confidence from 0 to 1 that this field has."
+    )
+    win_rate: list[str] | None = Field(
+        None, description="Against a baseline. Fields with the style that it is controlled for."
+    )
+    clip: bool = Field(False, description="Below 0 is 0, and above 1 is 1.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Figure":
+        given = self.model_dump(exclude_defaults=True).keys() - {"clip"}
+        if len(given) != 1 or (self.ratio and len(self.ratio) != 2):
+            raise ValueError("needs one of mean, ratio, mean_by, calibration_error, win_rate")
+        return self
+
+
+class Examples(BaseModel):
+    """Worked examples in the prompt. They make the field `_examples`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    number: int = Field(ge=0)
+    text: str = Field(description="One example, with columns and fields in braces.")
+    source: JsonObject = Field({}, description="What is another one than in the rows' source.")
+    by: str | None = Field(None, description="Column that an example shares with its row.")
+    seed: int | None = Field(None, description="Draws the examples. Default: the first ones.")
+    between: str = Field("", description="What stands between two examples.")
+
+
 class Definition(BaseModel):
     """A benchmark: where its rows are from, what is asked, and how answers are verified."""
 
@@ -70,7 +111,10 @@ class Definition(BaseModel):
     )
     sampling: JsonObject = Field({}, description="As responses_create_params.")
     repeats: int = Field(1, ge=1)
-    metric: str = Field(description="The published one: avg@k, pass@k, maj@k, pass^k, sections.")
+    metric: str = Field(
+        description="The published one: avg@k, pass@k, maj@k, pass^k, sections, or one of figures."
+    )
+    figures: dict[str, Figure] = Field({}, description="Name → a score from fields of verdicts.")
     sections: dict[str, list[str]] = Field(
         {},
         description="Section → the parts whose mean is its score: sections before it, or fields"
@@ -81,9 +125,13 @@ class Definition(BaseModel):
     follows: str = Field(description="Whose definition, in which version.")
     differs: list[str] = Field([], description="Points in which it is another one, and why.")
     gated: str | None = Field(None, description="The page where its terms are accepted.")
+    publish: bool = Field(
+        True, description="Whether reports and exports may show its prompts and answers."
+    )
     where: dict[str, list[Any] | Range] = Field(
         {}, description="Column → the values, or the range of texts, that a row must have."
     )
+    examples: Examples | None = Field(None, description="Worked examples in the prompt.")
     needs: list[Literal["judge", "sandbox", "user"]] = []
     path: Path = Field(exclude=True)
     digest: str = Field(exclude=True)
@@ -162,7 +210,7 @@ def list_definitions(cwd: Path | None = None) -> list[str]:
 
 def read_definition(name: str, cwd: Path | None = None) -> Definition:
     """The definition of a name, or of a YAML file; ConfigError if there is none, or it is wrong."""
-    name = name.removeprefix(OWN)
+    name, subset = split_subset(name.removeprefix(OWN))
     path = registry.resolve_path(name, cwd) if name.endswith(".yaml") else find_place(name, cwd)
     if path is None or not path.is_file():
         if name.endswith(".yaml"):
@@ -174,6 +222,9 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
         )
     content = _read_content(path, cwd, [])
     own = re.sub(r"[^\w]+", "_", path.stem)
+    if subset:
+        content = take_subset(f"benchmark={name}", content, subset)
+        own = re.sub(r"[^\w]+", "_", "_".join([own, *subset]))
     try:
         digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
         read = {"path": path, "digest": digest[:12]}
@@ -233,7 +284,7 @@ def _read_text(path: Path) -> str:
 
 def find_place(name: str, cwd: Path | None) -> Path | None:
     """The file of a definition that is called by its name."""
-    bare = name.removeprefix(OWN)
+    bare, _ = split_subset(name.removeprefix(OWN))
     is_name = re.fullmatch(r"[\w@.-]+", bare) is not None
     return registry.resolve_path(f"{FOLDER}/{bare}.yaml", cwd) if is_name else None
 
@@ -243,7 +294,9 @@ def rows_file(definition: Definition) -> Path:
     where = sorted(definition.where.items())
     signed = [sign(folder) for folder in definition.folders if folder.is_dir()]
     kept = {name: each if isinstance(each, list) else each.model_dump() for name, each in where}
+    shown = [definition.examples.model_dump()] if definition.examples else []
     about = [definition.source, definition.reader, definition.mapping, kept, __version__, *signed]
+    about += shown
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

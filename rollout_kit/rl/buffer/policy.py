@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ...config import fields
 from ...errors import ConfigError
+from .group import BufferedGroup
 
 FilterName = Literal["zero_variance", "truncated", "non_finite"]
 
@@ -32,6 +33,12 @@ class BufferPolicy(BaseModel):
         default=None,
         ge=0,
         description="Most steps between a group's weights and those that it trains.",
+    )
+    long_rollouts: Literal["drop", "keep", "segments"] = Field(
+        default="drop",
+        description="Groups whose first tokens are staler than that, and whose last are not. drop:"
+        " they are dropped. keep: they are used. segments: they are used without the tokens that"
+        " are staler, by a trainer that asks read_group for it.",
     )
     over_provision: float = Field(
         default=0,
@@ -100,6 +107,18 @@ class BufferPolicy(BaseModel):
             found = fields.problems(error, cls)
             lines = [": ".join(filter(None, [where, *one.path, one.reason])) for one in found]
             raise ConfigError("\n".join(lines)) from None
+
+    def version_of(self, group: BufferedGroup) -> int | None:
+        """The version that decides whether a group is stale."""
+        if self.long_rollouts == "drop" or group.version_last is None:
+            return group.version_first
+        return group.version_last
+
+    def oldest_token(self, version: int) -> int | None:
+        """The oldest version of a token that a trainer at this version uses; None: any."""
+        if self.long_rollouts != "segments" or self.staleness is None:
+            return None
+        return version - self.staleness
 
     @property
     def most_at_once(self) -> int:

@@ -152,6 +152,7 @@ class RedisBuffer(Buffer):
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
         raw, ends = group.encode(self.policy.reference_bytes), self.clock() + wait_s
         head = {"key": group.key, "version": group.version_first, "size": len(raw)}
+        head["last"] = group.version_last
         while True:
             found = await self._log("put", {**head, "ticket": ticket}, raw)
             if found != "full" or self.policy.on_full != "block":
@@ -287,7 +288,8 @@ class RedisBuffer(Buffer):
         token, name, fields = orjson.loads(raw)
         own, num_spare = self._waiting.pop(token, None), len(self._spare)
         if name == "put":
-            group = BufferedGroup(fields["key"], [], version_first=fields["version"])
+            versions = fields["version"], fields.get("last")
+            group = BufferedGroup(fields["key"], [], [], *versions)
             found = self._shelf.put(group, fields["size"], fields["ticket"])
             if found == "ok":
                 self._tokens[group.key] = token

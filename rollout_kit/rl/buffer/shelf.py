@@ -145,7 +145,7 @@ class Shelf:
         if key in self.known or key in self.ready or key in self.held:
             self.counts["duplicates"] += 1
             return "duplicate"
-        if policy.staleness is not None and self._is_stale(group.version_first, policy.staleness):
+        if policy.staleness is not None and self._is_stale(group, policy.staleness):
             return self._refuse(key, "stale")
         if policy.capacity_bytes is not None and size > policy.capacity_bytes:
             return self._refuse(key, "too_large")
@@ -314,19 +314,20 @@ class Shelf:
     def _room(self) -> int | None:
         return self.policy.room(self.version, self.base, self.acked_since, self.uses)
 
-    def _is_stale(self, version: int | None, staleness: int) -> bool:
+    def _is_stale(self, group: BufferedGroup, staleness: int) -> bool:
+        version = self.policy.version_of(group)
         return None not in (version, self.version) and version < self.version - staleness  # type: ignore[operator]
 
     def _wait(self, key: str, entry: ShelfEntry) -> None:
         self.ready[key] = entry
-        if entry.version is not None:
-            self._oldest = min(self._oldest, entry.version)
+        if (version := self.policy.version_of(entry.group)) is not None:
+            self._oldest = min(self._oldest, version)
 
     def _sweep(self, staleness: int | None) -> None:
         """Drop what waits and is too stale."""
         if staleness is None or self.version is None or self._oldest >= self.version - staleness:
             return
-        for key in [k for k, each in self.ready.items() if self._is_stale(each.version, staleness)]:
+        for key in [k for k, each in self.ready.items() if self._is_stale(each.group, staleness)]:
             self._drop(key, "stale")
         self._oldest = self.version - staleness
 
@@ -350,7 +351,7 @@ class Shelf:
         """Why a group that comes back is dropped; empty if it is handed out again."""
         if entry.deliveries >= self.policy.max_deliveries:
             return "dead"
-        is_stale = staleness is not None and self._is_stale(entry.version, staleness)
+        is_stale = staleness is not None and self._is_stale(entry.group, staleness)
         return "stale" if is_stale else ""
 
     def _choose(self, number: int, token: str) -> list[str]:

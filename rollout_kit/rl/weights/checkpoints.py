@@ -21,6 +21,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...serving.weights import WEIGHTS
 from ...types import JsonObject
+from ..lora.adapter import WEIGHTS as ADAPTER
 from .folder import INDEX, MARKERS, BadStep, WeightStep, check_step, find_steps, seal, step_folder
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,11 @@ class CheckpointManager:
         if found is None:
             return 0
         torch, safetensors = _import("torch"), _import("safetensors.torch")
-        safetensors.load_model(model, str(found.folder / MODEL))
+        if (adapter := found.folder / ADAPTER).is_file():
+            weights = safetensors.load_file(adapter)
+            _import("peft").set_peft_model_state_dict(model, weights)
+        else:
+            safetensors.load_model(model, str(found.folder / MODEL))
         if optimizer is not None:
             saved = torch.load(found.folder / TRAINER, map_location="cpu")
             optimizer.load_state_dict(saved["optimizer"])

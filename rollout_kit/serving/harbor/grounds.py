@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import TaskError
 from ...types import Say
+from ..sandbox.container import Container
 from ..sandbox.roots.build import CannotBuild, Root, build_root
 from ..sandbox.roots.dockerfile import Recipe
 from ..sandbox.session.client import Sessions
@@ -29,11 +30,13 @@ class Grounds:
         *,
         allowed_hosts: Sequence[str] = (),
         folders: Mapping[str, str] | None = None,
+        container: Container | None = None,
         say: Say,
     ) -> None:
         self._task_folders = [Path(each).expanduser().resolve() for each in task_folders]
         self._roots, self._packages = roots, packages
         self._allowed, self._folders, self._say = list(allowed_hosts), folders, say
+        self._container = container
         self._open: OrderedDict[tuple[str, ...], Sessions] = OrderedDict()
         self._opening = asyncio.Lock()
         self._tasks: dict[Path, tuple[str, HarborTask]] = {}
@@ -77,7 +80,13 @@ class Grounds:
                 self._open.move_to_end(key)
                 return self._open[key]
             packages = () if root.folder else self._packages
-            made = Sessions(root.folder, packages, folders=self._folders, layers=root.layers)
+            made = Sessions(
+                root.folder,
+                packages,
+                folders=self._folders,
+                layers=root.layers,
+                container=self._container,
+            )
             await made.start()
             self._open[key] = made
             for old in list(self._open)[:-MAX_ROOTS]:

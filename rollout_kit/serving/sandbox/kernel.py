@@ -57,10 +57,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
         raise OSError(error.errno, f"{error.strerror} ({target})") from None
 
 
-def bind_read_only(source: str, target: str, *, is_device: bool = False) -> None:
+def bind_read_only(
+    source: str, target: str, *, is_device: bool = False, is_alone: bool = False
+) -> None:
     """Mount `source`, a folder, a file or a device, read-only at `target`. What is written to a
-    device is taken all the same."""
-    mount(source, target, flags=MS_BIND | MS_REC)
+    device is taken all the same. `is_alone`: without what is mounted below it."""
+    mount(source, target, flags=MS_BIND | (0 if is_alone else MS_REC))
     wanted = MS_RDONLY | MS_NOSUID | (0 if is_device else MS_NODEV)
     attributes = (ctypes.c_uint64 * 4)(wanted, 0, 0, 0)
     path, size = target.encode(), ctypes.sizeof(attributes)
@@ -70,19 +72,27 @@ def bind_read_only(source: str, target: str, *, is_device: bool = False) -> None
     mount("", target, flags=MS_BIND | MS_REMOUNT | wanted | kept)
 
 
-def bind_mapped(source: str, target: str, users: int) -> None:
-    """Mount `source` read-only at `target`, with owners as the user namespace of the descriptor
-    `users` maps them. Linux 5.12 and newer, and not every file system."""
+def map_tree(source: str, users: int) -> int:
+    """A descriptor of the mount of `source`, read-only, with owners as the user namespace of the
+    descriptor `users` maps them. Linux 5.12 and newer, and not every file system."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
     tree = libc.syscall(OPEN_TREE, AT_FDCWD, source.encode(), flags)
     if tree == -1:
         raise OSError(ctypes.get_errno(), f"open_tree {source}")
+    wanted = MOUNT_ATTR_IDMAP | MS_RDONLY | MS_NOSUID | MS_NODEV
+    attributes = (ctypes.c_uint64 * 4)(wanted, 0, 0, users)
+    size = ctypes.sizeof(attributes)
+    if libc.syscall(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, size) == -1:
+        number = ctypes.get_errno()
+        os.close(tree)
+        raise OSError(number, f"{source} cannot be mapped")
+    return tree
+
+
+def bind_mapped(source: str, target: str, users: int) -> None:
+    """Mount `source` at `target`, as `map_tree` has it."""
+    tree = map_tree(source, users)
     try:
-        wanted = MOUNT_ATTR_IDMAP | MS_RDONLY | MS_NOSUID | MS_NODEV
-        attributes = (ctypes.c_uint64 * 4)(wanted, 0, 0, users)
-        size = ctypes.sizeof(attributes)
-        if libc.syscall(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, size) == -1:
-            raise OSError(ctypes.get_errno(), f"{source} cannot be mapped")
         place = target.encode()
         if libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, place, MOVE_MOUNT_F_EMPTY_PATH) == -1:
             raise OSError(ctypes.get_errno(), f"move_mount {target}")

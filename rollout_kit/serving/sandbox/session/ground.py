@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PATH": "/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "SHELL": "/bin/bash",  # without it, bash looks the user up at each start
     "TERM": "xterm",
 }
 
@@ -84,9 +85,12 @@ def prepare(root: str, packages: list[str], folders: dict[str, str], layers: lis
         sources[:0] = [each for each in above if os.path.isdir(each)]
     for place, folder in folders.items():
         found.binds.append((os.path.normpath(place), os.path.realpath(folder)))
+    num_below = len(found.sources) - len(found.binds)
     for number, source in enumerate(found.sources):
         os.mkdir(f"{LOWER}/{number}")
-        kernel.bind_read_only(source, f"{LOWER}/{number}")
+        # an overlay shows no other mounts, and cannot be made where there are some
+        is_alone = number < num_below
+        kernel.bind_read_only(source, f"{LOWER}/{number}", is_alone=is_alone)
     return found
 
 

@@ -17,6 +17,20 @@ ROOT, START, LAYERS, LOWER, DEVICES = "/root", "/start", "/layers", "/lower", "/
 
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
+READ_ONLY = ("sys", "bus", "fs", "irq")
+
+HIDDEN = [
+    "acpi",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "sysrq-trigger",
+    "timer_list",
+]
+"""Of `/proc`."""
+
 UNSAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 
 MAX_SNAPSHOTS = 16
@@ -141,7 +155,7 @@ def _enter(disk_mb: int, num_lower: int) -> None:
         os.mkdir(room + place)
     kernel.mount("proc", f"{room}/proc", "proc", UNSAFE | MS_NOEXEC)
     _raise_loopback()
-    kernel.bind_read_only(f"{room}/proc/sys", f"{room}/proc/sys")
+    _make_harmless(f"{room}/proc")
     for number in range(num_lower):
         os.mkdir(f"{room}{LOWER}/{number}")
         source = f"{ground.LOWER}/{number}"
@@ -156,9 +170,23 @@ def _enter(disk_mb: int, num_lower: int) -> None:
 MS_NOEXEC = 8
 
 
+def _make_harmless(proc: str) -> None:
+    """Hide what acts on the whole machine, as engines of containers do. Its files belong to the
+    machine's root, which a session's root is where there are no other users."""
+    for name in READ_ONLY:
+        if os.path.isdir(f"{proc}/{name}"):
+            kernel.bind_read_only(f"{proc}/{name}", f"{proc}/{name}")
+    for name in HIDDEN:
+        if os.path.isdir(f"{proc}/{name}"):
+            flags = kernel.MS_RDONLY | UNSAFE
+            kernel.mount("tmpfs", f"{proc}/{name}", "tmpfs", flags, "mode=555,size=4k")
+        elif os.path.exists(f"{proc}/{name}"):
+            kernel.bind_read_only("/dev/null", f"{proc}/{name}", is_device=True)
+
+
 def _make_devices(place: str) -> None:
     kernel.mount("tmpfs", place, "tmpfs", UNSAFE, "mode=755,size=64k")
-    for name in NODES:
+    for name in filter(lambda each: os.path.exists(f"/dev/{each}"), NODES):
         os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_WRONLY, 0o644))
         kernel.bind_read_only(f"/dev/{name}", f"{place}/{name}", is_device=True)
     for name in ("pts", "shm"):

@@ -57,6 +57,7 @@ class Warden:
         self._memory = Memory(is_apart=True)
         self._has_ranges = _enter()
         self._ground = ground.prepare(**given)
+        self._maps_files = self._has_ranges and _can_map(self._ground.sources)
         self._births, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._births.setblocking(False)
         self._sessions: dict[int, Watched] = {}
@@ -133,8 +134,10 @@ class Warden:
             room.write(f"/proc/{second}/gid_map", f"0 {user} 1")
             return
         first = FIRST_USER + number * RANGE
-        for kind in ("uid_map", "gid_map"):
-            room.write(f"/proc/{second}/{kind}", f"0 {first} {RANGE}")
+        if not self._maps_files:  # then the files of this machine's root are the session's root's
+            _write_maps(second, f"0 0 1\n1 {first + 1} {RANGE - 1}")
+            return
+        _write_maps(second, f"0 {first} {RANGE}")
         users = os.open(f"/proc/{second}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         for place, source in enumerate(self._ground.sources):
             kernel.bind_mapped(source, f"{ground.LOWER}/{place}", users)
@@ -268,6 +271,40 @@ def _enter() -> bool:
     return False
 
 
+def _write_maps(pid: int, text: str) -> None:
+    for kind in ("uid_map", "gid_map"):
+        room.write(f"/proc/{pid}/{kind}", text)
+
+
+def _can_map(sources: list[str]) -> bool:
+    """Whether these files can have the owners that they have in a session. Those of a container's
+    image cannot, because the kernel does not map its file system."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        child = os.fork()
+        if not child:
+            kernel.unshare(kernel.NEWUSER)
+            theirs.send(b"x")
+            theirs.recv(1)
+            os._exit(0)
+        theirs.close()
+        try:
+            ours.recv(1)
+            _write_maps(child, f"0 {FIRST_USER} {RANGE}")
+            users = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for each in sources:
+                    os.close(kernel.map_tree(each, users))
+            finally:
+                os.close(users)
+        except OSError:
+            return False
+        finally:
+            ours.send(b"x")
+            os.waitpid(child, 0)
+    return True
+
+
 def end_leftovers() -> int:
     """Kill sessions whose warden is gone. There are none, unless the kernel failed to end them."""
     found = 0
@@ -289,11 +326,13 @@ def _parent_name(pid: str) -> bytes:
 
 
 def main(parent: str, given: str) -> None:
-    """Serve until the socket ends. `parent`: the id of the process to die with. `given`: the
-    arguments of `ground.prepare` as JSON."""
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        os._exit(1)
+    """Serve until the socket ends. `parent`: the id of the process to die with; empty for the first
+    process of a container, which only ends with its socket. `given`: the arguments of
+    `ground.prepare` as JSON."""
+    if parent:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(parent):
+            os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o022)
     sys.argv = [""]
@@ -308,7 +347,8 @@ def main(parent: str, given: str) -> None:
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of users clears it
+    if parent:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of users clears it
     seccomp.compile_filter(True)
     gc.collect()
     gc.freeze()

@@ -1,0 +1,2 @@
+"""Predicts a training run: recorded rollouts are played again by simulated model servers, under a
+virtual clock."""
