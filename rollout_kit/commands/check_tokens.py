@@ -13,4 +13,4 @@ def main(words: list[str]) -> int:
     config = entry.load(words, CheckTokensConfig)
     found = loop.run(check_file(config, lambda text, **fields: print(text, file=sys.stderr)))
     entry.show(found, format_check, as_json=config.command.json_output)
-    return 1 if found["mismatched"] else 0
+    return 1 if found.get("mismatched") else 0

@@ -1580,6 +1580,11 @@ class CheckTokensConfig(ReachConfig):
         None, ge=0, description="Check only this many rollouts. null or 0 = all."
     )
     num_samples_in_parallel: int = Field(8, ge=1, description="Turns that are scored at once.")
+    keep_as: str = Field(
+        "",
+        description="Keep the log-probs of the model server as it is now, under this name, for"
+        " ng_view, and compare nothing. For example reference.",
+    )
 
     @property
     def most_in_flight(self) -> int | None:

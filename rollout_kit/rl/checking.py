@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 from ..config.keys import CheckTokensConfig
 from ..config.load import Config
@@ -19,6 +20,7 @@ from ..store.rollouts import load
 from ..trajectory import SampledTurn, sequences
 from ..types import JsonObject, Rollout, Say
 from .reference import NUM_PARALLEL, Score, score_with
+from .scoring import format_scores, keep_scores
 
 TOLERANCE = 1e-2
 """Largest difference between a log-prob as sampled and as scored that counts as equal."""
@@ -56,6 +58,11 @@ async def check_file(config: Config[CheckTokensConfig], say: Say) -> JsonObject:
     rollouts = islice(load(command.input_jsonl_fpath), command.limit or None)
     async with reach(config, say) as servers:
         score = score_with(servers.peers, command.model_server)
+        if command.keep_as:
+            output = Path(command.input_jsonl_fpath)
+            return await keep_scores(
+                output, rollouts, score, command.keep_as, command.num_samples_in_parallel
+            )
         found = await check_tokens(rollouts, score, command.num_samples_in_parallel)
     if not found.num_turns:
         raise ConfigError(
@@ -66,6 +73,8 @@ async def check_file(config: Config[CheckTokensConfig], say: Say) -> JsonObject:
 
 def format_check(found: JsonObject) -> str:
     """The result for people."""
+    if "scored" in found:
+        return format_scores(found)
     lines = [
         f"{found['num_turns']:,} turns, {found['num_tokens']:,} sampled tokens",
         f"{found['matched']:,} turns have the policy's log-probs, {found['mismatched']:,} differ by"

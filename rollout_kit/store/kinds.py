@@ -29,7 +29,17 @@ MARK = ("kind", "schema")
 SCHEMA = 1
 
 Kind = Literal[
-    "rollout", "unverified", "failure", "malformed", "turn", "group", "label", "scan", "ack", "run"
+    "rollout",
+    "unverified",
+    "failure",
+    "malformed",
+    "turn",
+    "group",
+    "label",
+    "scan",
+    "token_scores",
+    "ack",
+    "run",
 ]
 """What this version writes into an output and the files beside it."""
 

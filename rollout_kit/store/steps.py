@@ -25,7 +25,10 @@ MAX_NAME = 60
 RETURNED = ("output", "outputs", "results", "result", "error", "reason")
 """Fields of an item that hold what a tool returned."""
 
-BEGINNINGS = ("error:", "error ", "exception:", "fatal:", "traceback (most recent call last)")
+BEGINNINGS = (
+    *("error:", "error ", "exception:", "fatal:", "traceback (most recent call last)"),
+    *("timeout:", "timed out"),
+)
 """How an output begins, in small letters, that reports an error."""
 
 SIGNS = (
@@ -34,6 +37,7 @@ SIGNS = (
     *("Connection refused", "Connection reset by peer", "Segmentation fault"),
     *("503 Service Unavailable", "502 Bad Gateway", "504 Gateway Timeout"),
     *("500 Internal Server Error", "SyntaxError:", "ModuleNotFoundError:"),
+    "No replacement was performed",
 )
 """Texts that report an error in the beginning or the end of an output."""
 

@@ -21,7 +21,9 @@ from support import HANG_S, write_jsonl
 from workplace import said_until
 
 from rollout_kit.responses import function_call_item, function_call_output
+from rollout_kit.store.notes.token_scores import write_token_scores
 from rollout_kit.store.tasks import task_id_of
+from rollout_kit.types import Key
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -365,6 +367,11 @@ def trained(tmp_path: Path) -> Path:
     for at in range(24):
         made = line(at // 8, at % 8, "It is two.", float(at % (4 - at // 8) == 0))
         made["rollout"] |= {"version_first": at // 8, "version_last": at // 8}
+        made["response"]["output"][-1] |= {
+            **{"prompt_token_ids": [5, 6], "generation_token_ids": [11, 12, 13]},
+            **{"generation_log_probs": [-0.1, -2.0, -4.0], "policy_version_first": at // 8},
+            **{"policy_version_last": 9, "policy_version_spans": [[0, 2, at // 8], [2, 3, 9]]},
+        }
         lines.append(made)
     write_jsonl(tmp_path / "rl.jsonl", lines)
     points = [("test", 0, 0.2), ("test", 2, 0.6), ("test_greedy", 0, 0.3), ("test_greedy", 2, 0.5)]
@@ -376,6 +383,12 @@ def trained(tmp_path: Path) -> Path:
         for name, version, reward in points
     ]
     write_jsonl(tmp_path / "rl.d" / "evaluations.jsonl", evaluations)
+    key = Key(lines[0]["rollout"]["task_id"], "solver", "", 0)
+    for policy, scores in {
+        "reference": [-0.2, -1.5, -1.0],
+        "version 9": [-0.1, -1.0, -3.0],
+    }.items():
+        write_token_scores(tmp_path / "rl.jsonl", key, policy, {0: scores})
     return tmp_path
 
 
@@ -385,7 +398,7 @@ def test_what_training_needs_is_shown(browser: str, trained: Path) -> None:
         command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 1
+    assert done.stdout.count("ok: ") == 2
 
 
 def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:

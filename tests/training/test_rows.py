@@ -10,6 +10,7 @@ import pytest
 from command import as_function
 
 from rollout_kit.errors import ModelError
+from rollout_kit.responses import message_item
 from rollout_kit.rl import (
     BatchAlarms,
     CheckpointManager,
@@ -19,7 +20,9 @@ from rollout_kit.rl import (
     read_group,
 )
 from rollout_kit.rl.checking import format_check
+from rollout_kit.rl.scoring import keep_scores
 from rollout_kit.store.lines import rollout_of
+from rollout_kit.store.notes.token_scores import read_token_scores
 from rollout_kit.types import GroupScore
 
 collect = as_function("ng_collect_rollouts")
@@ -116,6 +119,27 @@ def test_differences_are_counted_and_turns_that_span_an_update_apart() -> None:
     assert (found.worst, found.spanning_worst) == (1.5, 1.5)
     assert found.not_scored == {"version 9 of the weights is gone": 2}
     assert "behind it 0 of 2 spans have" in format_check(found.to_json())
+
+
+def test_scores_of_another_policy_are_kept_beside_the_rollouts(tmp_path: Path) -> None:
+    async def score(ids: list[int], temperature: float, version: int | None) -> list[float]:
+        assert version is None
+        if len(ids) > 3:
+            raise ModelError("too long")
+        return [-float(token) for token in ids[1:]]
+
+    output = [turn({"prompt_token_ids": [1]}, [2, 3], 1), message_item("no tokens")]
+    output.append(turn({"prompt_token_ids": [1, 7, 8]}, [4], 1))
+    rollout = rollout_of(line(0, 1.0, output))
+    path = tmp_path / "out.jsonl"
+    for policy in ("reference", "reference", "version 4"):
+        found = asyncio.run(keep_scores(path, [rollout], score, policy))
+    assert found == {"rollouts": 1, "scored": 1, "not_scored": 1}
+    said = format_check(found)
+    assert said == "1 turns of 1 rollouts are scored and kept; 1 could not be scored"
+    kept = read_token_scores(path, rollout.key)
+    assert kept == {policy: {"0": [-2.0, -3.0], "2": None} for policy in ("reference", "version 4")}
+    assert read_token_scores(path, rollout.key._replace(rollout_index=9)) == {}
 
 
 def test_a_reference_gives_log_probs_and_kl_of_the_sampled_tokens() -> None:

@@ -51,7 +51,7 @@ class Scanned:
 
 Scanner = Callable[[Scanned], Iterator[TurnFinding]]
 
-READY_VERSION = "2"
+READY_VERSION = "3"
 """Grows when a ready scanner finds something else than before."""
 
 LOOPS = 3

@@ -12,6 +12,7 @@ from ...store.filters.masks import rows_of_task, status_of
 from ...store.index import LineChanged
 from ...store.lines import rollout_of
 from ...store.notes.labels import Labelled
+from ...store.notes.token_scores import read_token_scores
 from ...store.scope import repeat_command
 from ...trajectory import without_tokens
 from ...types import JsonObject, Key
@@ -86,6 +87,7 @@ class Reader:
             "task_labels": dict(labels.on(Labelled.task(key.task_id))),
             "size": part.index.columns.lengths[row],
             "repro": _find_repro(output, key),
+            "token_scores": read_token_scores(output.paths.main, key),
             "has_items": is_whole or not stored.is_long,
             **add_scans(described, output.scans.findings(key)),
             "line": cuts.cut(line),

@@ -5,6 +5,7 @@ import { html, useContext } from "./vendor/preact-htm.js";
 import { number } from "./format.js";
 import { Asked, Markdown, Returned } from "./rich.js";
 import { Copy, Reading, Text, pretty } from "./texts.js";
+import { SampledTokens, Tokens } from "./tokens.js";
 
 export function partsOf(content) {
   if (content === null || content === undefined) return [];
@@ -45,30 +46,8 @@ function Content({ content, showTokens, Show = Markdown }) {
   });
 }
 
-/** Tokens, the darker the less likely. */
-function Tokens({ tokens }) {
-  const shown = tokens.slice(0, 20000);
-  return html`<div class="text tokens">
-    ${shown.map((each) => {
-      const value = each.logprob ?? 0;
-      const step = Math.min(9, Math.floor(-value * 2));
-      const title = `${JSON.stringify(each.token ?? each.id)} log-prob ${number(value)}, p ${number(Math.exp(value), 3)}`;
-      return html`<span class=${`token heat-${step}`} title=${title}>${each.token ?? `${each.id} `}</span>`;
-    })}
-    ${tokens.length > shown.length && html`<em>… ${number(tokens.length - shown.length)} more tokens</em>`}
-  </div>`;
-}
-
-/** The token ids and log-probs of an item, as the engine reported them. */
-function tokensOf(item) {
-  const ids = item.generation_token_ids;
-  if (!Array.isArray(ids)) return null;
-  const logprobs = item.generation_log_probs ?? [];
-  return ids.map((id, at) => ({ id, logprob: logprobs[at] ?? 0 }));
-}
-
 export function hasTokens(items) {
-  return items.some((item) => tokensOf(item) || partsOf(item.content).some((part) => part.logprobs?.length));
+  return items.some((item) => Array.isArray(item.generation_token_ids) || partsOf(item.content).some((part) => part.logprobs?.length));
 }
 
 /** Kinds of items that a reader can hide. */
@@ -123,12 +102,12 @@ export function Items({ items, hidden, showTokens }) {
 function Item({ item, output, showTokens }) {
   const { isPrinting, found } = useContext(Reading);
   const kind = kindOf(item);
-  const tokens = showTokens && tokensOf(item);
+  const sampled = showTokens && Array.isArray(item.generation_token_ids);
   const content = html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`;
   return html`<article class=${`item ${kind}`}>
     <h3>${headOf(item)} ${isCall(item) && html`<${Copy} name="copy the call" text=${() => copied(item)} />`}</h3>
-    ${tokens
-      ? html`<${Tokens} tokens=${tokens} />`
+    ${sampled
+      ? html`<${SampledTokens} item=${item} />`
       : isCall(item)
         ? html`<div class="call">
             <div class="asked"><${Asked} text=${askedBy(item)} tool=${item.name ?? item.type} /></div>

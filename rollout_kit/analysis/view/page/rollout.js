@@ -11,6 +11,7 @@ import { addressOf, go, noteTurn, queryOf, rolloutPlace } from "./place.js";
 import { rememberRow } from "./position.js";
 import { Copy, noteCuts, Reading, Text, visible } from "./texts.js";
 import { Outline, TurnBody, TurnList, useItems } from "./turns.js";
+import { notePlaces, useTraining } from "./tokens.js";
 import { Explanation, Verdict, verdictOf } from "./verdict.js";
 
 const MAX_OPEN = 30;
@@ -167,6 +168,7 @@ function Rollout({ rollout, place, scroller }) {
   const instructions = line.responses_create_params?.instructions;
   if (typeof instructions === "string") asked.unshift({ role: "system", content: instructions });
   const output = Array.isArray(line.response?.output) ? line.response.output : (unfinished?.turns ?? []);
+  useMemo(() => notePlaces(output, 0), [rollout]);
   const turns = useTurns(rollout, place, isPrinting);
   const inside = useInside(rollout, place, turns);
   useMarks(scroller, inside.text, inside.sought);
@@ -189,14 +191,16 @@ function Rollout({ rollout, place, scroller }) {
     else if (event.key === "N") toFinding(-1);
     else if (event.key === "g") document.querySelector("input[name=turn]")?.select();
     else if (event.key === "r") setRaw(!isRaw);
+    else if (event.key === "l") setTokens(!showTokens);
     else if (event.key === "o" && turns.current) turns.toggle(turns.steps[turns.current - 1]);
     else return;
     event.preventDefault();
   });
+  const training = useTraining(rollout, showTokens);
   const linkTo = (turn) => new URL(addressOf({ ...place, turn: String(turn) }), location.href).href;
   const commandOf = !isReport && rollout.line.response && (async (name, turn) => (await get("/api/request", { id: rollout.id, turn }))[name]);
   const items = (list) => html`<${Items} items=${list} hidden=${hidden} showTokens=${showTokens} />`;
-  return html`<${Reading.Provider} value=${{ found: inside.text, isRaw, isPrinting }}><section>
+  return html`<${Reading.Provider} value=${{ found: inside.text, isRaw, isPrinting, training }}><section>
     <header class="head">
       <h1>Task ${key.task_id} <small>rollout ${key.rollout_index}</small></h1>
       <p class="note">${rollout.file} · ${key.agent}${key.scope ? ` · ${key.scope}` : ""}</p>
@@ -209,7 +213,7 @@ function Rollout({ rollout, place, scroller }) {
     <${Lanes} steps=${turns.steps} onGo=${turns.goTo} />
     <${Explanation} line=${line} findings=${findings} onQuote=${inside.search} />
     <${Bar} turns=${turns} inside=${inside} isRaw=${isRaw} setRaw=${setRaw} hidden=${hidden} setHidden=${setHidden}
-      showTokens=${hasTokens([...asked, ...output]) ? showTokens : null} setTokens=${setTokens} hasFindings=${stops.length > 0} onFinding=${toFinding} />
+      showTokens=${!rollout.has_items || hasTokens([...asked, ...output]) ? showTokens : null} setTokens=${setTokens} hasFindings=${stops.length > 0} onFinding=${toFinding} />
     <h2>Asked</h2>
     ${!asked.length && unfinished && html`<p class="note">The task is not in ${unfinished.task_from}.</p>`}
     ${items(asked)}
@@ -265,7 +269,7 @@ function Bar({ turns, inside, isRaw, setRaw, hidden, setHidden, showTokens, setT
       (kind) =>
         html`<label><input type="checkbox" checked=${!hidden.includes(kind)} onChange=${() => toggle(kind)} /> ${kind}</label>`,
     )}
-    ${showTokens !== null && html`<label><input type="checkbox" checked=${showTokens} onChange=${() => setTokens(!showTokens)} /> tokens</label>`}
+    ${showTokens !== null && html`<label><input type="checkbox" checked=${showTokens} onChange=${() => setTokens(!showTokens)} /> tokens (l)</label>`}
   </div>`;
 }
 

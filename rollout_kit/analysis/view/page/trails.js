@@ -5,6 +5,7 @@ import { useAnswer } from "./api.js";
 import { count, number, rewardClass } from "./format.js";
 import { useKeys } from "./keys.js";
 import { go, rolloutPlace } from "./place.js";
+import { advantagesOf } from "./tokens.js";
 
 const ROWS = 60;
 
@@ -68,15 +69,6 @@ function fold(rows) {
     else found.push({ places: row.filter((each) => typeof each !== "boolean") });
   }
   return found;
-}
-
-/** As GRPO computes them in the group; null where it says nothing. */
-function advantagesOf(members, group) {
-  const rewards = group.map((each) => each.reward).filter((each) => typeof each === "number");
-  if (rewards.length < 2 || members.some((each) => typeof each.reward !== "number")) return null;
-  const mean = rewards.reduce((sum, each) => sum + each, 0) / rewards.length;
-  const deviation = Math.sqrt(rewards.reduce((sum, each) => sum + (each - mean) ** 2, 0) / rewards.length);
-  return deviation ? members.map((each) => (each.reward - mean) / deviation) : null;
 }
 
 function open(place, row, turn) {

@@ -6,6 +6,7 @@ import { get } from "./api.js";
 import { count, number, seconds } from "./format.js";
 import { Items, textOf } from "./items.js";
 import { Copy, Reading, noteCuts, visible } from "./texts.js";
+import { notePlaces } from "./tokens.js";
 
 const FOLDED = 32;
 const OPEN = 240;
@@ -31,6 +32,7 @@ export function useItems(rollout, output) {
       try {
         const found = await get("/api/items", { id: rollout.id, begin: step.begin, end: step.end });
         noteCuts(rollout.id, { response: { output: { ...Object.fromEntries(found.items.map((item, at) => [step.begin + at, item])) } } }, found.cuts);
+        notePlaces(found.items, step.begin);
         own.set(step.number, { items: found.items });
       } catch (error) {
         own.set(step.number, { error: error.message });

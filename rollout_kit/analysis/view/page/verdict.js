@@ -69,12 +69,20 @@ function testsOf(value) {
 
 const CRITERION = ["criterion", "criteria", "rubric", "requirement", "description", "name", "title"];
 
-function Said({ value, onQuote }) {
+const MAX_FIELDS = 30, MAX_DEPTH = 4;
+
+function Said({ value, onQuote, depth = 0 }) {
   if (typeof value === "string") return html`<${Quoting} text=${value} onQuote=${onQuote} />`;
   const tests = testsOf(value);
   if (tests) return html`<${Tests} tests=${tests} onQuote=${onQuote} />`;
   if (Array.isArray(value) && value.every((each) => each && typeof each === "object" && CRITERION.some((name) => each[name] !== undefined))) {
     return html`<ol class="criteria">${value.map((each) => html`<li><${Criterion} value=${each} onQuote=${onQuote} /></li>`)}</ol>`;
+  }
+  const fields = Array.isArray(value) || depth > MAX_DEPTH ? [] : Object.entries(value);
+  if (fields.length && fields.length <= MAX_FIELDS) {
+    return html`<dl class="said">${fields.map(
+      ([name, each]) => html`<div><dt>${visible(name)}</dt><dd>${each === null || isShort(each) ? visible(String(each)) : html`<${Said} value=${each} onQuote=${onQuote} depth=${depth + 1} />`}</dd></div>`,
+    )}</dl>`;
   }
   return html`<div class="text tree" tabindex="0"><${Tree} value=${value} isOpen=${true} /></div>`;
 }
