@@ -7,14 +7,14 @@ NAME = re.compile(rb'"(?:[^"\\]|\\.)*"')
 BETWEEN = b" \t\r\n,:"
 
 
-class Span(NamedTuple):
+class ItemSpan(NamedTuple):
     """Bytes of a line from `begin` up to, and without, `end`."""
 
     begin: int
     end: int
 
 
-def find_places(raw: bytes) -> list[Span] | None:
+def find_places(raw: bytes) -> list[ItemSpan] | None:
     """The items of `response.output`; None for a line that has none, or an unusual form."""
     from msgspec import DecodeError, Raw, json
 
@@ -31,11 +31,11 @@ def find_places(raw: bytes) -> list[Span] | None:
     found, at = [], where.begin + 1
     for item in items:
         at = _skip(raw, at)
-        found.append(Span(at, at := at + len(memoryview(item))))
+        found.append(ItemSpan(at, at := at + len(memoryview(item))))
     return found if raw[_skip(raw, at) : _skip(raw, at) + 1] == b"]" else None
 
 
-def _find_value(raw: bytes, begin: int, fields: dict[str, Any], name: str) -> Span | None:
+def _find_value(raw: bytes, begin: int, fields: dict[str, Any], name: str) -> ItemSpan | None:
     """Where a field of the object that begins at `begin` stands."""
     at = _skip(raw, begin) + 1
     for key, value in fields.items():
@@ -44,7 +44,7 @@ def _find_value(raw: bytes, begin: int, fields: dict[str, Any], name: str) -> Sp
         at, content = _skip(raw, written.end()), memoryview(value)
         end = at + len(content)
         if key == name:  # of a name that stands twice, the last value counts
-            return Span(at, end) if memoryview(raw)[at:end] == content else None
+            return ItemSpan(at, end) if memoryview(raw)[at:end] == content else None
         at = end
     return None
 

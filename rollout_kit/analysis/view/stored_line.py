@@ -61,7 +61,7 @@ class WholeLine:
         return output if isinstance(output, list) else []
 
 
-class Place(NamedTuple):
+class StoredPlace(NamedTuple):
     """Where a line stands in its file, and its CRC-32."""
 
     path: Path
@@ -77,7 +77,7 @@ class LongLine:
 
     def __init__(
         self,
-        place: Place,
+        place: StoredPlace,
         head: JsonObject,
         places: list[list[int]],
         kept_at: Path | None = None,
@@ -126,7 +126,10 @@ StoredLine = WholeLine | LongLine
 def read_line(index: Index, row: int) -> StoredLine:
     """A line of an index; LineChanged if the file was edited."""
     columns = index.columns
-    size, place = columns.lengths[row], Place(index.path, columns.offsets[row], columns.checks[row])
+    size, place = (
+        columns.lengths[row],
+        StoredPlace(index.path, columns.offsets[row], columns.checks[row]),
+    )
     if size <= MAX_WHOLE:
         return WholeLine(parse_for_people(index.line(row)))
     kept_at = _kept_at(place) if size >= KEPT_FROM else None
@@ -141,7 +144,7 @@ def read_line(index: Index, row: int) -> StoredLine:
     return LongLine(place, head, places, kept_at)
 
 
-def _kept_at(place: Place) -> Path | None:
+def _kept_at(place: StoredPlace) -> Path | None:
     if (index := cache_path(place.path)) is None:
         return None
     version = f"{FORMAT}-{READY_VERSION}"
