@@ -25,6 +25,9 @@ NUM_RUNS = 3
 AT_ONCE = max(2, min(8, len(os.sched_getaffinity(0))))
 """Sessions in which faults are tried."""
 
+LEAST_S, SLOWER = 5.0, 5.0
+"""Time limit of a run with a fault: so many times what the tests take, and at least this."""
+
 MAX_SHARE = 0.8
 """Of the tests that a fault may break; one that breaks more is no search."""
 
@@ -67,6 +70,8 @@ async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Pat
             ]
             suite = await _find_suite(benches[0], source, first)
             say(f"{source.label}: {number_of(len(suite.tests), 'test')} in {suite.run_s:.1f} s")
+            for each in benches:
+                each.timeout_s = min(each.timeout_s, max(LEAST_S, SLOWER * suite.run_s))
             faults = await _list_faults(suite.covered, source, command, Path(place))
             say(f"{source.label}: {number_of(len(faults), 'fault')} to try")
             found = [each async for each in _try_all(benches, source, suite, faults, command, say)]

@@ -41,6 +41,12 @@ WITHOUT_TESTS = (
 PYTHON = "python3 -P"
 """Without the working folder among the places to import from."""
 
+COMPILE = (
+    f"unset PYTHONDONTWRITEBYTECODE; {PYTHON} /rk/run_tests.py /rk/collected.json --collect-only;"
+    " python3 -m compileall -q /app"
+)
+"""Compiled once, package and tests are not compiled again in each run."""
+
 Covered = dict[str, dict[int, frozenset[str]]]
 """File → line → the test files that run it. An empty name: it runs when the file is imported."""
 
@@ -104,7 +110,7 @@ class Workbench:
     """A session in which the suite is run. Each run starts from the files of the package."""
 
     def __init__(self, session: ShellSession, timeout_s: float) -> None:
-        self._session, self._timeout_s = session, timeout_s
+        self._session, self.timeout_s = session, timeout_s
 
     async def prepare(self, tests: Path) -> None:
         session = self._session
@@ -114,6 +120,7 @@ class Workbench:
             await session.unpack(file, to="/app")
         finally:
             os.close(file)
+        await session.exec(COMPILE, cwd="/app", timeout_s=self.timeout_s)
         await session.seal()
 
     async def run(
@@ -128,7 +135,7 @@ class Workbench:
         measured = f"COVERAGE_CORE=ctrace {PYTHON} -m coverage run --source=/app"
         python = measured if covers else PYTHON
         command = f"{python} /rk/run_tests.py /rk/report.json {' '.join(map(shlex.quote, files))}"
-        await session.exec(command, cwd="/app", timeout_s=self._timeout_s, output_bytes=2_000)
+        await session.exec(command, cwd="/app", timeout_s=self.timeout_s, output_bytes=2_000)
         try:
             found = json.loads(await session.read_bytes("/rk/report.json"))
         except (SessionRefused, ValueError):
