@@ -1,8 +1,9 @@
-"""Takes the pictures of the documents, from new runs of the demo and of the rehearsal.
+"""Takes the pictures of the documents, from new runs of the demo, of the rehearsal and of an agent.
 
 make pictures   # needs Chromium and node, as make test-view does
 """
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from annotated import annotate
+from coding_run import collect_repairs
 from recording import record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +78,7 @@ def main() -> None:
     run("ng_report", *TEMPERATURES, "+output_fpath=report.html", "+title=Two temperatures")
     with serve("ng_view", *TEMPERATURES, "+port=0") as url:
         take("pictures.mjs", url.rstrip("/"), str(FOLDER / "report.html"))
+    take_repairs()
     with serve(
         "ng_collect_rollouts",
         *("+config_paths=[configs/rehearsal.yaml]", "+dataset=example", "+num_repeats=200"),
@@ -89,6 +92,13 @@ def main() -> None:
     draw_line(FOLDER, IMAGES / "line.svg")
     (FOLDER / "recorded").mkdir()
     record(FOLDER / "recorded", IMAGES / "demo.svg")
+
+
+def take_repairs() -> None:
+    """The pictures of an agent at work."""
+    asyncio.run(collect_repairs(FOLDER / "repair.jsonl"))
+    with serve("ng_view", "repair.jsonl", "+port=0") as url:
+        take("coding.mjs", url.rstrip("/"))
 
 
 def draw_line(folder: Path, target: Path) -> None:

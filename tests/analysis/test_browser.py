@@ -311,15 +311,24 @@ def agentic(tmp_path: Path) -> Path:
         use("ask", '{"answer": {"is": ["a", 1, null]}}', 2, about="x"),
         use("edit", "ok", 3, path="a.py", old_str="old line\n", new_str="new line\n"),
         use("apply", "ok", 4, patch="--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+new line\n"),
+        use("exec", "ok", 5, command="for each in *; do\n  stat $each\ndone"),
+        use("Bash", "ok", 6, command="if true; then\n  id\nfi", description="Who it is"),
+        use("shell", "ok", 7, command=["bash", "-lc", "while false; do\n  nproc\ndone"]),
     ]
     judged = agentic_line(13, plain_turns(100))
     judged["rollout"]["scores"] = ["tests", "judge"]
     judged["tests"] = {"test_a": "PASSED", "test_b": "FAILED", "test_c": "PASSED"}
     judged["judge"] = [{"criterion": "reads", "met": True, "quote": "line 60 of src/app.py"}]
+    repaired = agentic_line(14, plain_turns(3))
+    repaired["rollout"]["scores"] = ["patch", "verifier_output"]
+    repaired["patch"] = (
+        "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+new\n"
+    )
+    repaired["verifier_output"] = "PASSED test_a.py::test_a\nFAILED test_a.py::test_b - it is old\n"
     faults = [faulty_line(at + 1, fault) for at, fault in enumerate(FAULTS)]
     write_jsonl(
         tmp_path / "faults.jsonl",
-        [*faults, agentic_line(11, turns), agentic_line(12, texts), judged],
+        [*faults, agentic_line(11, turns), agentic_line(12, texts), judged, repaired],
     )
     write_jsonl(tmp_path / "many.jsonl", [line(each, 0, "yes", 1.0) for each in range(400)])
     return tmp_path
@@ -331,7 +340,7 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 9
+    assert done.stdout.count("ok: ") == 11
 
 
 @pytest.fixture

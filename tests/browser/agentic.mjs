@@ -124,6 +124,20 @@ const steps = {
     await page.locator('[data-turn="61"] .turn-body').waitFor();
     await checkAccess(page, "a verdict");
   },
+  async "commands of every kind of shell have colours and their line breaks"(page) {
+    await openRollout(page, 12);
+    for (const [keyword, command] of [["for", "stat $each"], ["if", "id"], ["while", "nproc"]]) {
+      const shown = page.locator(".asked .text.code", { hasText: command }).filter({ has: page.locator(".hljs-keyword", { hasText: keyword }) });
+      assert.match(await shown.innerText(), new RegExp(`^${keyword} .*\\n  ${command.replace("$", "\\$")}\\n`));
+    }
+  },
+  async "what pytest wrote is a list of tests, and a patch is a diff"(page) {
+    await openRollout(page, 14);
+    assert.match(await page.locator(".tests li").first().textContent(), /failed.*test_b.*it is old/s);
+    await page.locator(".explanation .diff-added", { hasText: "+new" }).waitFor();
+    const tests = await page.locator(".tests").boundingBox();
+    assert.ok(tests.y < (await page.locator(".explanation .diff-added").boundingBox()).y);
+  },
   async "the page is printed whole"(page) {
     await openRollout(page, 1);
     await page.emulateMedia({ media: "print" });

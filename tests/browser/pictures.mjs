@@ -17,16 +17,6 @@ for (const colorScheme of ["light", "dark"]) {
   await page.goto(`${url}/?column=reward`);
   await page.locator("tbody tr").first().waitFor();
   await take("table");
-  await page.goto(`${url}/?search=calculator`);
-  await page.locator("tbody tr").nth(8).click();
-  await take("rollout");
-  await page.goto(`${url}/?where=reward < 1 and agent == "math_with_verify_simple_agent"`);
-  await page.locator("tbody tr").nth(6).click();
-  await page.locator("main.rollout").waitFor();
-  await page.keyboard.press("g");
-  await page.locator(".member").first().waitFor();
-  for (const box of (await page.locator(".member input[type=checkbox]").all()).slice(0, 2)) await box.check();
-  await take("group");
   await page.goto(`${url}/?view=compare`);
   await page.locator(".flips tbody tr").first().waitFor();
   await take("compare");

@@ -252,19 +252,27 @@ export function Tree({ name, value, isOpen, isAllOpen, level = 0 }) {
 const SHELL = /^(?:command|cmd|commands|script)$/;
 const PROGRAM = /^(?:code|source|program|content|file_text|new_str|old_str|new_string|old_string|text|body)$/;
 
+/** Arguments that hold a text and what replaces it. */
+const EDITS = [["old_str", "new_str"], ["old_string", "new_string"], ["old", "new"]];
+
+/** The command in the words that start a program: the script of `bash -lc`, else the words in a line. */
+function commandOf(words) {
+  return words.length > 2 && /(?:^|\/)(?:ba|da|z)?sh$/.test(words[0]) && /^-\w*c$/.test(words.at(-2)) ? words.at(-1) : words.join(" ");
+}
+
 /** What a call asks for: each argument with its own line breaks, commands and code in colours. */
 export function Asked({ text, tool }) {
   const { isRaw } = useContext(Reading);
   const whole = typeof text === "string" ? text : (JSON.stringify(text) ?? "");
   const found = useMemo(() => (isRaw ? undefined : typeof text === "string" ? parse(text) : text), [whole, isRaw]);
   if (isRaw || found === undefined || found === null || Array.isArray(found) || typeof found !== "object") {
-    const language = /python|code_interp/.test(tool ?? "") ? "python" : /bash|shell|terminal/.test(tool ?? "") ? "bash" : undefined;
+    const language = /python|code_interp/.test(tool ?? "") ? "python" : /bash|shell|terminal|^exec$/.test(tool ?? "") ? "bash" : undefined;
     return isDiff(whole) && !isRaw ? html`<${Returned} text=${whole} />` : html`<${Code} text=${whole} language=${language} />`;
   }
   const entries = Object.entries(found);
   if (!entries.length) return html`<${Text} text=${whole} />`;
   const path = entries.map(([, each]) => each).find((each) => languageOf(typeof each === "string" && each.length < 300 ? each : ""));
-  const edits = typeof found.old_str === "string" && typeof found.new_str === "string" ? ["old_str", "new_str"] : typeof found.old_string === "string" && typeof found.new_string === "string" ? ["old_string", "new_string"] : null;
+  const edits = EDITS.find((names) => names.every((name) => typeof found[name] === "string"));
   return html`<div class="arguments">
     ${entries
       .filter(([name]) => !edits?.includes(name))
@@ -274,6 +282,9 @@ export function Asked({ text, tool }) {
 }
 
 function argument(name, value, language, tool) {
+  if (SHELL.test(name) && Array.isArray(value) && value.length && value.every((each) => typeof each === "string")) {
+    return html`<${Code} text=${name === "commands" ? value.join("\n") : commandOf(value)} language="bash" />`;
+  }
   if (typeof value !== "string") return value && typeof value === "object" ? html`<div class="text tree" tabindex="0"><${Tree} value=${value} isOpen=${true} /></div>` : html`<code>${String(value)}</code>`;
   if (isDiff(value)) return html`<${Returned} text=${value} />`;
   if (SHELL.test(name)) return html`<${Code} text=${value} language=${/python/.test(tool ?? "") ? "python" : "bash"} />`;

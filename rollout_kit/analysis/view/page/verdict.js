@@ -1,9 +1,9 @@
 // The verdict: the reward, failed tests first, what a judge says with quotes that lead to their place.
 
-import { html, useState } from "./vendor/preact-htm.js";
+import { html, useContext, useState } from "./vendor/preact-htm.js";
 import { count, number, rewardClass } from "./format.js";
-import { Tree } from "./rich.js";
-import { Text, visible } from "./texts.js";
+import { isDiff, Returned, Tree } from "./rich.js";
+import { Reading, Text, visible } from "./texts.js";
 
 const SHORT = 60;
 const OF_VERDICTS = /judge|criteri|rubric|verdict|explanation|feedback|test_result|tests$|report/;
@@ -30,7 +30,7 @@ export function Verdict({ rollout }) {
     ${rollout.group && html`<span class="reward none">group reward ${number(rollout.group.reward)}</span>`}
     <dl>
       ${Object.entries(rollout.group?.components ?? {}).map(([name, value]) => html`<div><dt>group: ${name}</dt><dd>${JSON.stringify(value)}</dd></div>`)}
-      ${known.filter((name) => isShort(line[name])).map((name) => html`<div><dt>${name}</dt><dd>${visible(String(line[name]))}</dd></div>`)}
+      ${known.filter((name) => isShort(line[name]) && line[name] !== "").map((name) => html`<div><dt>${name}</dt><dd>${visible(String(line[name]))}</dd></div>`)}
     </dl>
   </div>`;
 }
@@ -38,7 +38,8 @@ export function Verdict({ rollout }) {
 /** What the verification says at length. */
 export function Explanation({ line, findings, onQuote }) {
   const { known } = verdictOf(line);
-  const long = known.filter((name) => !isShort(line[name]));
+  const holdsTests = (name) => Number(Boolean(testsOf(line[name])));
+  const long = known.filter((name) => !isShort(line[name])).sort((one, other) => holdsTests(other) - holdsTests(one));
   const missing = findings.filter((each) => each.scanner === "misquote");
   if (!long.length && !missing.length) return null;
   return html`<section class="explanation" aria-label="verdict">
@@ -58,9 +59,17 @@ function stateOf(value) {
   return undefined;
 }
 
+const SUMMARY = /^(PASSED|FAILED|ERROR|XFAIL) (\S+(?:::|\.py\b).*?)(?: - (.*))?$/gm;
+const MAX_SUMMARY = 200_000;
+
+/** What the summary of `pytest -rA` says of each test. */
+function testsIn(text) {
+  return text.length > MAX_SUMMARY ? [] : [...text.matchAll(SUMMARY)].map(([, status, name, says]) => [name, { status, says: says ?? "" }]);
+}
+
 /** Results of tests in a value: [name, passed, details], the failed ones first; null if it holds none. */
 function testsOf(value) {
-  const entries = Array.isArray(value)
+  const entries = typeof value === "string" ? testsIn(value) : Array.isArray(value)
     ? value.map((each) => [each?.name ?? each?.test ?? each?.nodeid ?? each?.id, each])
     : Object.entries(value);
   if (!entries.length || entries.some(([name, each]) => typeof name !== "string" || stateOf(each) === undefined)) return null;
@@ -69,12 +78,23 @@ function testsOf(value) {
 
 const CRITERION = ["criterion", "criteria", "rubric", "requirement", "description", "name", "title"];
 
+/** Whether a text is a patch from its beginning, and no words about one. */
+function isPatch(text) {
+  return /^\s*(?:diff |--- |\*\*\* )/.test(text) && isDiff(text);
+}
+
 const MAX_FIELDS = 30, MAX_DEPTH = 4;
 
 function Said({ value, onQuote, depth = 0 }) {
-  if (typeof value === "string") return html`<${Quoting} text=${value} onQuote=${onQuote} />`;
+  const { found, isPrinting } = useContext(Reading);
   const tests = testsOf(value);
-  if (tests) return html`<${Tests} tests=${tests} onQuote=${onQuote} />`;
+  const drawn = tests && html`<${Tests} tests=${tests} onQuote=${onQuote} />`;
+  if (typeof value === "string") {
+    if (isPatch(value)) return html`<${Returned} text=${value} />`;
+    const text = html`<${Quoting} text=${value} onQuote=${onQuote} />`;
+    return drawn ? html`${drawn}<details open=${isPrinting || Boolean(found)}><summary>all that was written</summary>${text}</details>` : text;
+  }
+  if (drawn) return drawn;
   if (Array.isArray(value) && value.every((each) => each && typeof each === "object" && CRITERION.some((name) => each[name] !== undefined))) {
     return html`<ol class="criteria">${value.map((each) => html`<li><${Criterion} value=${each} onQuote=${onQuote} /></li>`)}</ol>`;
   }
