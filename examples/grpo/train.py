@@ -216,8 +216,8 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
             oldest = buffer.policy.oldest_token(step - 1)
             records = [read_group(each.rollouts, each.rewards, oldest=oldest) for each in groups]
             rng = random.Random(f"{args.seed} {step}")
-            with phase("update"), rest(args):
-                figures = await asyncio.to_thread(learner.update, step, records, rng)
+            with phase("update"):
+                figures = await asyncio.to_thread(update, args, learner, step, records, rng)
             trained = {group.key for group in groups}
             state: dict[str, Any] = {"trained": sorted(trained)}
             if sources := [s for group in groups if (s := group.rollouts[0].get("mix"))]:
@@ -232,6 +232,17 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
             log_step(args.folder, step, {**figures, **state})
             await buffer.set_version(step, figures)
             print(format_step(step, args.steps, figures), *alarms.check(figures), flush=True)
+
+
+def update(
+    args: argparse.Namespace,
+    learner: Learner,
+    step: int,
+    records: Sequence[GroupRecord],
+    rng: random.Random,
+) -> Figures:
+    with rest(args):
+        return learner.update(step, records, rng)
 
 
 def rest(args: argparse.Namespace) -> AbstractContextManager[None]:

@@ -67,6 +67,8 @@ class PpoLearner:
     def update(self, step: int, groups: Sequence[GroupRecord], rng: random.Random) -> Figures:
         self.optimizers.begin(step)
         rows = [row for group in groups for row in group.rows if row.reward is not None]
+        if not (rows := [row for row in rows if any(row.mask)]):
+            return {}
         samples = self.make_samples(rows)
         figures, _ = train_minibatches(
             self.values,

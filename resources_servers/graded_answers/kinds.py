@@ -13,11 +13,9 @@ Kind = Literal["simple_qa", "hle", "health_bench", "arena_hard"]
 
 GRADE = re.compile(r"\b([ABC])\b")
 
-CORRECT = re.compile(r"(?is).*GRADE\s*:\s*([CI])")
+CORRECT = re.compile(r"GRADE\s*:\s*([CI])", re.IGNORECASE)
 
 CONFIDENCE = re.compile(r"confidence:\s*(\d+)", re.IGNORECASE)
-
-FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 VERDICT = re.compile(r"\[\[([AB<>=]+)\]\]")
 
@@ -37,10 +35,11 @@ CODE = re.compile(r"```[^`]*```")
 
 MARKS = {
     "style_headers": re.compile(r"^#{1,6}\s", re.MULTILINE),
-    "style_lists": re.compile(r"^\s*(?:\d+\.|[-*+])\s", re.MULTILINE),
+    "style_lists": re.compile(r"^[^\S\n]*(?:\d+\.|[-*+])\s", re.MULTILINE),
     "style_bold": re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__"),
 }
-"""What stands out in a text of Markdown."""
+"""What stands out in a text of Markdown. As all patterns here, they take time in proportion to any
+text: models write it."""
 
 
 class Style(NamedTuple):
@@ -57,8 +56,9 @@ def read_grade(reply: str) -> str | None:
 
 
 def read_correct(reply: str) -> bool | None:
-    found = CORRECT.search(reply)
-    return found[1].upper() == "C" if found else None
+    """Whether the last grade of a reply is C."""
+    found = CORRECT.findall(reply)
+    return found[-1].upper() == "C" if found else None
 
 
 def read_confidence(answer: str) -> float:
@@ -70,11 +70,15 @@ def read_confidence(answer: str) -> float:
 def read_met(reply: str) -> bool | None:
     """Whether a criterion is met."""
     try:
-        found = json.loads(FENCE.sub("", reply.strip()))
+        found = json.loads(_remove_fence(reply.strip()))
     except (ValueError, RecursionError):
         return None
     met = found.get("criteria_met") if isinstance(found, dict) else None
     return met if isinstance(met, bool) else None
+
+
+def _remove_fence(text: str) -> str:
+    return text.removeprefix("```json").removeprefix("```").removesuffix("```")
 
 
 def read_verdict(reply: str) -> str | None:

@@ -346,8 +346,9 @@ def _examples(files: Sequence[Facts]) -> str:
 
 
 def _example(agent: str, kind: str, rollout: Rollout) -> str:
-    params = withhold(rollout.line).get("responses_create_params") or {}
-    scores = {name: rollout.line.get(name) for name in rollout.info.scores}
+    line = withhold(rollout.line)
+    params = line.get("responses_create_params") or {}
+    scores = {name: line.get(name) for name in rollout.info.scores}
     shown = ", ".join(f"{name} {value}" for name, value in scores.items() if value is not None)
     key = rollout.key
     return (

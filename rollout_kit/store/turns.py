@@ -180,7 +180,7 @@ def read_turns(path: Path, key: Key) -> list[JsonObject]:
     """The turns of a rollout in a file of turns that another process may be writing; none if there
     is no file."""
     found: list[JsonObject] = []
-    name = key.task_id.encode()
+    name = orjson.dumps(key.task_id)
     for _, raw in read_lines(path):
         if name not in raw or (row := parse_line(raw)) is None or key_of(row) != key:
             continue

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rollout_kit.analysis.export.conversation import Unfit
+from rollout_kit.analysis.export.trainers import read_trace
 from rollout_kit.analysis.withheld import NOTE, WHY, withhold
+from rollout_kit.config.benchmarks.definition import read_definition, rows_file
+from rollout_kit.config.keys import OtelConfig
+from rollout_kit.store.lines import rollout_of
 
 BIN = Path(sys.executable).parent
 
@@ -67,11 +72,32 @@ def test_what_is_made_for_others(publishes: bool, tmp_path: Path) -> None:
         assert ("secretquestion" in text) is publishes
         assert (NOTE in text) is not publishes
     assert ("goldanswer" in (tmp_path / "view.html").read_text()) is publishes
+    assert ("extracted_answer it" in (tmp_path / "report.html").read_text()) is publishes
     assert ("Without the rows of 3 rollouts" in viewed.stdout) is not publishes
     for form in ("trl_sft", "otlp"):
         exported = run(tmp_path, "ng_export", output, f"+format={form}", "+output_fpath=e.jsonl")
         assert (exported.returncode == 0) is publishes, exported.stdout + exported.stderr
         assert (WHY in exported.stderr) is not publishes
+
+
+def test_traces_are_not_sent() -> None:
+    line = {
+        "agent_ref": {"name": "a"},
+        "response": {"output": []},
+        "reward": 1.0,
+        "publish": False,
+        "rollout": {"task_id": "1", "rollout_index": 0},
+    }
+    with pytest.raises(Unfit, match=WHY):
+        read_trace(rollout_of(line), OtelConfig())
+
+
+def test_a_definition_that_is_changed_prepares_its_rows_again(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(DEFINITION.replace("PUBLISH", "true"))
+    before = rows_file(read_definition(str(own)))
+    own.write_text(DEFINITION.replace("PUBLISH", "false"))
+    assert rows_file(read_definition(str(own))) != before
 
 
 def test_numbers_of_the_verifier_stay() -> None:

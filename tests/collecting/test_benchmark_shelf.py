@@ -126,6 +126,16 @@ def test_a_subset_and_other_examples_by_a_name():
     assert ask("mmlu_pro@lm_eval:examples=0")[0].count("Question:") == 1
     drawn = ask("mmlu_pro@lm_eval:examples_seed=3")
     assert drawn == ask("mmlu_pro@lm_eval:examples_seed=3") != whole
+    own = read_definition("mmlu_pro@lm_eval:examples=1")
+    first, second, *_ = [
+        dict(row, category="law", question=f"{at}?") for at, row in enumerate(rows)
+    ]
+    asked = [
+        task["responses_create_params"]["input"][-1]["content"]
+        for task in make_tasks(own, [first, second], [first, second])
+    ]
+    assert asked[0].index("1?") < asked[0].index("0?")  # no row is its own example
+    assert asked[1].index("0?") < asked[1].index("1?")
     names = {read_definition(name).name for name in ("mmlu_pro:category=law", "mmlu_pro")}
     assert names == {"mmlu_pro_category_law", "mmlu_pro"}
     assert (

@@ -107,6 +107,8 @@ def test_the_value_model_learns_which_rows_are_rewarded() -> None:
         figures = learner.update(step, [SimpleNamespace(rows=rows)], rng)
         explained.append(figures["value/explained_var"])
     assert explained[0] == pytest.approx(0, abs=0.2) and explained[-1] > 0.5
+    untrained = replace(rows[0], mask=[0] * 6)  # all of its tokens are too old
+    assert learner.update(9, [SimpleNamespace(rows=[untrained])], rng) == {}
     again = example.PpoLearner(args, model)
     again.load_state_dict(learner.state_dict())
     assert example.find_values(again.values, rows) == example.find_values(learner.values, rows)

@@ -22,7 +22,7 @@ from rollout_kit.rl import (
 from rollout_kit.rl.checking import format_check
 from rollout_kit.rl.scoring import keep_scores
 from rollout_kit.store.lines import rollout_of
-from rollout_kit.store.notes.token_scores import read_token_scores
+from rollout_kit.store.notes.token_scores import read_token_scores, write_token_scores
 from rollout_kit.types import GroupScore
 
 collect = as_function("ng_collect_rollouts")
@@ -140,6 +140,9 @@ def test_scores_of_another_policy_are_kept_beside_the_rollouts(tmp_path: Path) -
     kept = read_token_scores(path, rollout.key)
     assert kept == {policy: {"0": [-2.0, -3.0], "2": None} for policy in ("reference", "version 4")}
     assert read_token_scores(path, rollout.key._replace(rollout_index=9)) == {}
+    quoted = rollout.key._replace(task_id='a "b" \\c')
+    write_token_scores(path, quoted, "other", {0: [-1.0]})
+    assert read_token_scores(path, quoted) == {"other": {"0": [-1.0]}}
 
 
 def test_a_reference_gives_log_probs_and_kl_of_the_sampled_tokens() -> None:

@@ -119,6 +119,15 @@ def test_groups_with_equal_rewards_are_waste() -> None:
     assert predict([*make_groups(1, 4, 10), *equal], setup) == found
 
 
+def test_a_training_that_drops_every_group_ends() -> None:
+    equal = [[RecordedRollout((RecordedTurn(10, 0.0),), 1.0)] * 4]
+    setup = TrainingSetup(
+        TokenSpeed(0.1), batch=1, group_size=4, filters=("zero_variance",), steps=1
+    )
+    with pytest.raises(ConfigError, match=r"the buffer drops \d+ groups as zero_variance"):
+        predict(equal, setup)
+
+
 def write_rollouts(path: Path, number: int) -> Path:
     """Rollouts of two turns of 10 tokens, one after the other on a model with one place: each turn
     takes a second, the tool half of one."""

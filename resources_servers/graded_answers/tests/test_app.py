@@ -115,3 +115,13 @@ def test_without_a_readable_reply_there_is_no_verdict(kind: str, row: Any, reply
 def test_a_row_of_another_kind(kind: str, row: Any, message: str) -> None:
     with pytest.raises(TaskError, match=message):
         verify(kind, row, "Hi", "A")
+
+
+def test_texts_of_white_space_are_read_at_once() -> None:
+    gaps = "\n" * 90_000
+    found, _ = verify("arena_hard", ARENA, f"- one{gaps}  1. two{gaps}* three", "[[A=B]]")
+    assert found["style_lists"] == pytest.approx((3 / 7 - 1 / 5) / (3 / 7 + 1 / 5 + 1))
+    with pytest.raises(VerifyError):
+        verify("hle", SHORT, "4", "grade" * 100_000)
+    with pytest.raises(VerifyError):
+        verify("health_bench", TALK, "Hi", f"a{gaps}b")

@@ -18,6 +18,7 @@ from ...store.scope import arm_of_key
 from ...trajectory import TokenSequence, sequences
 from ...types import JsonObject, Rollout
 from ..metrics.advantages import GroupFigures, Method
+from ..withheld import WHY, is_withheld
 from .conversation import LABELS, MALFORMED, OF_MALFORMED, Conversation, Unfit, text_of
 from .dataset_folder import fill_message
 from .span_file import to_otlp
@@ -255,7 +256,10 @@ def otlp(each: Rollout, context: Context) -> Iterator[JsonObject]:
 
 
 def read_trace(each: Rollout, keys: OtelConfig) -> list[Span]:
-    """The spans of a rollout; Unfit if its line does not tell when it ran, or is malformed."""
+    """The spans of a rollout; Unfit if its line does not tell when it ran, is malformed, or may not
+    be published."""
+    if is_withheld(each.line):
+        raise Unfit(WHY)
     try:
         return build_trace(each.line, has_content=keys.content)
     except ValueError as error:

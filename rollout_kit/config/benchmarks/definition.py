@@ -298,13 +298,14 @@ def find_place(name: str, cwd: Path | None) -> Path | None:
 
 
 def rows_file(definition: Definition) -> Path:
-    """Where its rows are, or will be. Another source or mapping has another file."""
+    """Where its rows are, or will be. Another source or mapping has another file, and so have
+    rows that may not be published."""
     where = sorted(definition.where.items())
     signed = [sign(folder) for folder in definition.folders if folder.is_dir()]
     kept = {name: each if isinstance(each, list) else each.model_dump() for name, each in where}
     shown = [definition.examples.model_dump()] if definition.examples else []
     about = [definition.source, definition.reader, definition.mapping, kept, __version__, *signed]
-    about += shown
+    about += [*shown, *([] if definition.publish else [{"publish": False}])]
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from ...analysis.waste import ACKED, EQUAL, TRAINED, UNUSED
 from ...api.testing import run_virtual
+from ...errors import ConfigError
 from ..buffer.group import BufferedGroup
 from ..buffer.memory import MemoryBuffer
 from ..buffer.policy import BufferPolicy
@@ -25,6 +26,9 @@ LOOK_S = 1.0
 """After this time the buffer is asked again, even if nothing is known to have changed."""
 
 NEVER_S = 1e12
+
+MANY = 200
+"""Groups for each one that the buffer takes ahead, after which it is clear that it drops all."""
 
 HOUR_S = 3600
 
@@ -118,6 +122,7 @@ class SimulatedTraining:
         ]
         self._parallel = asyncio.Semaphore(setup.parallel)
         self._in_flight, self._changed = InFlight(), asyncio.Event()
+        self._num_before = 0
         policy = BufferPolicy.parse(
             {
                 "batch": setup.batch,
@@ -133,21 +138,32 @@ class SimulatedTraining:
             self._buffer, setup.batch, setup.step_s, setup.sync_s, clock=loop.time
         )
         producing = asyncio.create_task(self._produce())
+        steps = trainer.train(setup.steps, on_step=lambda _: self._follow_step())
+        training = asyncio.create_task(steps)
         try:
-            await trainer.train(setup.steps, on_step=lambda _: self._follow_step())
+            await asyncio.wait((producing, training), return_when=asyncio.FIRST_COMPLETED)
+            if not training.done():
+                await producing
+                dropped = (await self._buffer.stats())["dropped"]
+                causes = ", ".join(f"{number:,} groups as {why}" for why, number in dropped.items())
+                raise ConfigError(f"no step is reached: the buffer drops {causes}")
+            await training
             return await self._measure(trainer)
         finally:
             producing.cancel()
+            training.cancel()
 
     def _follow_step(self) -> None:
+        self._num_before = len(self.made)
         self._in_flight.note_update()
         self._changed.set()
 
     async def _produce(self) -> None:
-        """Begin groups while the buffer gives tickets, and rollouts while there is room."""
-        number = 0
+        """Begin groups while the buffer gives tickets, and rollouts while there is room. Returns if
+        groups are made in vain."""
+        number, most = 0, MANY * self.setup.batch * (1 + self.setup.staleness)
         async with asyncio.TaskGroup() as running:
-            while True:
+            while len(self.made) - self._num_before < most:
                 [ticket] = await self._reserve()
                 number += 1
                 group = MadeGroup([], self._draw())
@@ -204,7 +220,8 @@ class SimulatedTraining:
         hours = elapsed_s / HOUR_S
         cost_usd = hours * (setup.replicas * setup.replica_usd + setup.trainer_usd)
         trained = [self.made[key] for key, reason in reasons.items() if reason == ACKED]
-        tail = statistics.quantiles(self.durations, n=100, method="inclusive")
+        several = self.durations * (2 if len(self.durations) == 1 else 1)
+        tail = statistics.quantiles(several, n=100, method="inclusive")
         return Prediction(
             steps=trainer.steps,
             elapsed_s=elapsed_s,

@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from ...errors import OutputError
 from ...reading import parse_line, read_lines
 from ...types import JsonObject, Key
@@ -38,7 +40,7 @@ def write_token_scores(output: Path, key: Key, policy: str, scores: Mapping[int,
 def read_token_scores(output: Path, key: Key) -> JsonObject:
     """Policy → number of an item → its scores."""
     found: dict[str, Any] = {}
-    own, wanted = key._asdict(), key.task_id.encode("utf-8", "surrogatepass")
+    own, wanted = key._asdict(), orjson.dumps(key.task_id)
     with suppress(OSError):
         for _, raw in read_lines(_path_of(output)):
             line = parse_line(raw) if wanted in raw else None

@@ -149,7 +149,7 @@ def join_arena_hard(rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
         answer = of_part[BASELINES[row["category"]]].get(uid)
         if answer is None:
             raise ValueError(f"the baseline has no answer to {uid}")
-        said = next(each for each in answer["messages"] if each["role"] == "assistant")["content"]
+        [said, *_] = [m["content"] for m in answer["messages"] if m["role"] == "assistant"]
         text = said["answer"] if isinstance(said, dict) else said
         yield {**row, "question": row["prompt"], "baseline_answer": text}
 

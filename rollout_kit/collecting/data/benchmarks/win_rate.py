@@ -4,6 +4,7 @@ A model of Bradley and Terry with one strength, and one weight for each feature 
 rate is that of two answers in the same style.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import exp
 from random import Random
@@ -48,19 +49,27 @@ def compute_win_rate(
 
 
 def _fit(battles: Sequence[Battle], start: Sequence[float]) -> list[float]:
-    """The strength and the weights of the features, by Newton's method."""
+    """The strength and the weights of the features, by Newton's method. Battles of one style count
+    as one, with their weights added."""
     size, weights = len(start), [*start]
+    sums = defaultdict[tuple[float, ...], list[float]](lambda: [0.0, 0.0])
+    for battle in battles:
+        own = sums[(1.0, *battle.style)]
+        own[0] += battle.weight
+        own[1] += battle.weight * battle.score
     for _ in range(NUM_STEPS):
         gradient = [-PENALTY * weight for weight in weights]
         matrix = [[PENALTY * (row == column) for column in range(size)] for row in range(size)]
-        for battle in battles:
-            given = (1.0, *battle.style)
+        for given, (number, won) in sums.items():
             expected = _compute_odds(weights, given)
-            error, curve = battle.score - expected, expected * (1 - expected)
+            error, curve = won - number * expected, number * expected * (1 - expected)
             for row in range(size):
-                gradient[row] += battle.weight * error * given[row]
-                for column in range(size):
-                    matrix[row][column] += battle.weight * curve * given[row] * given[column]
+                gradient[row] += error * given[row]
+                for column in range(row + 1):
+                    matrix[row][column] += curve * given[row] * given[column]
+        for row in range(size):  # it is symmetric
+            for column in range(row):
+                matrix[column][row] = matrix[row][column]
         step = _solve(matrix, gradient)
         weights = [weight + change for weight, change in zip(weights, step, strict=True)]
         if max(map(abs, step)) < CLOSE:

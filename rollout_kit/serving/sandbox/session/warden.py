@@ -283,13 +283,17 @@ def _can_map(sources: list[str]) -> bool:
     with ours:
         child = os.fork()
         if not child:
-            kernel.unshare(kernel.NEWUSER)
-            theirs.send(b"x")
-            theirs.recv(1)
-            os._exit(0)
+            try:
+                ours.close()
+                kernel.unshare(kernel.NEWUSER)
+                theirs.send(b"x")
+                theirs.recv(1)
+            finally:
+                os._exit(0)
         theirs.close()
         try:
-            ours.recv(1)
+            if not ours.recv(1):
+                return False
             _write_maps(child, f"0 {FIRST_USER} {RANGE}")
             users = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -300,7 +304,7 @@ def _can_map(sources: list[str]) -> bool:
         except OSError:
             return False
         finally:
-            ours.send(b"x")
+            ours.close()  # with it the child ends
             os.waitpid(child, 0)
     return True
 
