@@ -27,11 +27,22 @@ def take_subset(where: str, content: JsonObject, subset: list[str]) -> JsonObjec
         first, is_range, last = value.partition("..")
         if column in NUMBERS:
             _set_number(where, found, column, value)
-        elif is_range:
-            found.setdefault("where", {})[column] = {"from": first, "before": last}
         else:
-            found.setdefault("where", {})[column] = value.split("+")
+            wanted = {"from": first, "before": last} if is_range else value.split("+")
+            _choose_rows(where, found.setdefault("where", {}), column, wanted)
     return found
+
+
+def _choose_rows(
+    where: str, chosen: JsonObject, column: str, wanted: JsonObject | list[str]
+) -> None:
+    """Add a condition. One that the definition has for this column is never widened."""
+    known = chosen.get(column, wanted)
+    if known != wanted and not (isinstance(known, list) and isinstance(wanted, list)):
+        raise ConfigError(f"{where}: its definition chooses the rows by {column!r} already")
+    if isinstance(known, list) and (others := [each for each in wanted if each not in known]):
+        raise ConfigError(f"{where}: {column}={'+'.join(others)} is not among {'+'.join(known)}")
+    chosen[column] = wanted
 
 
 def _set_number(where: str, content: JsonObject, name: str, value: str) -> None:

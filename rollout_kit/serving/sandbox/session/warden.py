@@ -52,12 +52,12 @@ class Watched:
 
 
 class Warden:
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any], *, is_contained: bool) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         self._memory = Memory(is_apart=True)
         self._has_ranges = _enter()
         self._ground = ground.prepare(**given)
-        self._maps_files = self._has_ranges and _can_map(self._ground.sources)
+        self._maps_files = not is_contained or _can_map(self._ground.sources)
         self._births, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._births.setblocking(False)
         self._sessions: dict[int, Watched] = {}
@@ -347,7 +347,7 @@ def main(parent: str, given: str) -> None:
     kernel.prctl(PR_SET_NAME, _address(NAME))
     try:
         leftovers = end_leftovers()
-        warden = Warden(json.loads(given))
+        warden = Warden(json.loads(given), is_contained=not parent)
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
