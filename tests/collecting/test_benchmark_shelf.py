@@ -151,7 +151,7 @@ def test_a_subset_and_other_examples_by_a_name():
     [
         (
             "livecodebench_v6_2408_2505:contest_date=2024-01-01..2024-02-01",
-            "chooses the rows by 'contest_date' already",
+            "contest_date: the definition has",
         ),
         ("mmlu_pro:law", "'law' is no column=value, as in mmlu_pro:category=law"),
         ("mmlu_pro:examples=3", "needs a number, and a benchmark with worked examples"),

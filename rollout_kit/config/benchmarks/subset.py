@@ -38,10 +38,16 @@ def _choose_rows(
 ) -> None:
     """Add a condition. One that the definition has for this column is never widened."""
     known = chosen.get(column, wanted)
-    if known != wanted and not (isinstance(known, list) and isinstance(wanted, list)):
-        raise ConfigError(f"{where}: its definition chooses the rows by {column!r} already")
-    if isinstance(known, list) and (others := [each for each in wanted if each not in known]):
-        raise ConfigError(f"{where}: {column}={'+'.join(others)} is not among {'+'.join(known)}")
+    if isinstance(known, list) and isinstance(wanted, list):
+        is_within = set(wanted) <= set(known)
+    elif isinstance(known, dict) and isinstance(wanted, dict):
+        is_within = known.get("from", "") <= wanted["from"] and wanted["before"] <= known.get(
+            "before", wanted["before"]
+        )
+    else:
+        is_within = False
+    if not is_within:
+        raise ConfigError(f"{where}: {column}: the definition has {known} only")
     chosen[column] = wanted
 
 
