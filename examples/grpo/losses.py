@@ -154,7 +154,7 @@ def train_minibatches(
     compute_loss: Callable[[Sequence[Sample]], tuple[torch.Tensor, Figures]],
 ) -> tuple[Figures, float | None]:
     """One pass over the samples; returns the mean figures, and the norm of the gradient."""
-    mixed = list(samples)
+    mixed = [sample for sample in samples if any(sample.row.mask)]  # else there is no mean
     rng.shuffle(mixed)
     seen: dict[str, list[float]] = {}
     norms: list[float] = []

@@ -67,7 +67,7 @@ MAX_PROCESSES = 1 << 15
 START_S = 600.0
 """Time limit for starting a container: the engine may have to load the image first."""
 
-POLL_S = 0.02
+POLL_S, REMOVE_S = 0.02, 60.0
 
 HINTS = ("Run '", "See '")
 """Beginnings of Docker's lines that explain nothing."""
@@ -193,7 +193,8 @@ class ContainerProcess:
         if self._process.poll() is None:
             if not self._is_apptainer:
                 remove = [self._engine, "rm", "--force", self._name]
-                subprocess.run(remove, check=False, capture_output=True)
+                with suppress(subprocess.TimeoutExpired):
+                    subprocess.run(remove, check=False, capture_output=True, timeout=REMOVE_S)
             self._process.kill()
         self._process.wait()
         self._said.close()
