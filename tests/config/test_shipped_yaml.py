@@ -23,7 +23,11 @@ FOLDERS = (
     "responses_api_models/*/configs/*.yaml",
     "examples/**/*.yaml",
 )
-FILES = sorted(str(path.relative_to(ROOT)) for path in chain.from_iterable(map(ROOT.glob, FOLDERS)))
+FILES = sorted(
+    str(path.relative_to(ROOT))
+    for path in chain.from_iterable(map(ROOT.glob, FOLDERS))
+    if not isinstance(yaml.safe_load(path.read_text()), list)  # that is another program's
+)
 
 MODEL = "responses_api_models/local_model/configs/local_model.yaml"
 
@@ -43,9 +47,9 @@ BEFORE = {
         ("responses_api_models/simulated_model", judge),
     )
 }
-BEFORE["resources_servers/rubric_judge/configs/rehearsal.yaml"] = (
-    "resources_servers/rubric_judge/configs/rubric_judge.yaml"
-)
+for name in ("rubric_judge", "graded_answers"):
+    judged = f"resources_servers/{name}/configs/{name}.yaml"
+    BEFORE[f"resources_servers/{name}/configs/rehearsal.yaml"] = judged
 """The YAML of a judge → that of the environment whose answers it judges."""
 
 
