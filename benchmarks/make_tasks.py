@@ -21,12 +21,11 @@ from rollout_kit.errors import ConfigError
 from rollout_kit.serving.harbor.task_folder import HarborTask, read_task
 
 PACKAGES = (
-    *("toolz", "more-itertools", "sortedcontainers", "boltons", "inflection", "humanize"),
-    *("tabulate", "wcwidth", "xmltodict", "parse", "jmespath", "jsonpointer", "jsonpatch"),
-    *("mistune", "tinydb", "cachetools", "semver", "natsort", "bidict", "funcy", "voluptuous"),
-    *("schema", "itsdangerous", "blinker", "python-slugify", "idna", "tomli", "pyrsistent"),
-    *("sqlparse", "glom", "docopt", "textdistance", "iniconfig", "packaging", "pluggy"),
-    *("markdown", "marshmallow", "arrow", "dictdiffer", "networkx"),
+    *("xmltodict", "parse", "semver", "tinydb", "cachetools", "funcy", "voluptuous", "schema"),
+    *("itsdangerous", "python-slugify", "inflection", "toolz", "first", "shortuuid", "munch"),
+    *("addict", "glom", "humanize", "marshmallow", "boltons", "tabulate", "wcwidth", "sqlparse"),
+    *("arrow", "pyparsing", "jmespath", "peewee", "networkx", "natsort", "pyrsistent", "blinker"),
+    *("mistune", "more-itertools", "textdistance", "markdown", "packaging", "tomli", "idna"),
 )
 """More than thirty: some releases come without tests, and some suites take too long."""
 

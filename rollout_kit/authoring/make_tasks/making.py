@@ -73,6 +73,11 @@ async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Pat
             for each in benches:
                 each.timeout_s = min(each.timeout_s, max(LEAST_S, SLOWER * suite.run_s))
             faults = await _list_faults(suite.covered, source, command, Path(place))
+            if not faults:
+                raise ConfigError(
+                    f"{source.label}: its tests run no line of its code in which a fault can be"
+                    " planted. They may import another copy that is installed"
+                )
             say(f"{source.label}: {number_of(len(faults), 'fault')} to try")
             found = [each async for each in _try_all(benches, source, suite, faults, command, say)]
         folders = []
