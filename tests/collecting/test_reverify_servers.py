@@ -44,6 +44,8 @@ def gold_of(row: JsonObject) -> list[list[JsonObject]]:
     return turns_of(row.get("gold_items") or [message_item(row.get("gold_output") or "none")])
 
 
+JUDGED = ("graded_answers", "rubric_judge")
+
 OF_A_JUDGE = '[[A!=B]] {"score_1": 3, "score_2": 3, "ranking": 3.5}'
 """No two answers are equal, and all are as good."""
 
@@ -87,11 +89,11 @@ async def collected(name: str, agent: Instance, folder: Path) -> str:
         return (await peers.describe(name))["reverify"]
 
 
-@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "rubric_judge"])
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name not in JUDGED])
 def test_its_own_configuration_verifies_a_stored_run_to_the_same_rewards(
     name: str, tmp_path: Path
 ) -> None:
-    """All but `rubric_judge`: only its judge counts, which here says the same of all answers."""
+    """All but JUDGED: only the judge counts, which here says the same of all answers."""
     argv = [
         f"+config_paths=[resources_servers/{name}/configs/{name}.yaml,{A_JUDGE}]",
         "++policy_model.responses_api_models.simulated_model.answer=text",

@@ -372,7 +372,7 @@ def test_settings_that_mean_nothing_are_refused_with_a_reason(settings, message)
         configured(**settings)
 
 
-JUDGED = {"rubric_judge"}
+JUDGED = {"graded_answers", "rubric_judge"}
 """Environments whose reward is what a judge says, of the gold answer too."""
 
 TWO_SIDED = {"order_desk", "tau2"}
