@@ -221,8 +221,8 @@ async def _try(
 async def measure_difficulty(
     bench: Workbench, suite: Suite, faults: Sequence[Fault], files: Sequence[str]
 ) -> float | None:
-    """With which share of its answers a policy fails that reverts each fault with chance 1/2. None
-    if it need not revert all of them. All and none have been tried before."""
+    """The share of answers that fail, for a policy that reverts each fault with chance 1/2. None if
+    a part of the faults can stay. Reverting all, and reverting none, were tried before."""
     num_failing = 1
     for number in range(1, len(faults)):
         for left in combinations(faults, number):
