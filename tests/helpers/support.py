@@ -212,7 +212,7 @@ def container_keys() -> dict[str, Any]:
     }
 
 
-def named_container() -> Container | None:
+def find_container() -> Container | None:
     return ContainerConfig(**container_keys()).container
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import named_container
+from support import find_container
 
 from rollout_kit import ConfigError, Sandbox, SandboxLimits
 from rollout_kit.serving.sandbox.container import Container
@@ -73,7 +73,7 @@ print(sorted(os.listdir("/tmp")), len([each for each in os.listdir("/proc") if e
 
 
 @pytest.mark.skipif(
-    (CONTAINER := named_container()) is None or CONTAINER.kind == "apptainer",
+    (CONTAINER := find_container()) is None or CONTAINER.kind == "apptainer",
     reason="needs an image, and podman or docker",
 )
 def test_runs_in_a_container_are_protected_and_leave_nothing(tmp_path: Path) -> None:

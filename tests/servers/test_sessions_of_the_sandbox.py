@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import support
-from support import NO_NAMESPACES, eventually, may_isolate, named_container
+from support import NO_NAMESPACES, eventually, find_container, may_isolate
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.sandbox.session import starting
@@ -27,7 +27,7 @@ from rollout_kit.serving.sandbox.session.bounds import (
 )
 from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
 
-CONTAINER = named_container()
+CONTAINER = find_container()
 
 pytestmark = pytest.mark.skipif(not (may_isolate() or CONTAINER), reason=NO_NAMESPACES)
 
@@ -369,11 +369,11 @@ def test_two_sessions_share_nothing() -> None:
 SERVER = """
 import asyncio, os, sys
 sys.path.insert(0, sys.argv[1])
-from support import named_container
+from support import find_container
 from rollout_kit.serving.sandbox.session.client import Sessions
 
 async def main():
-    async with Sessions(container=named_container()) as sessions:
+    async with Sessions(container=find_container()) as sessions:
         opened = [await sessions.create() for _ in range(5)]
         for each in opened:
             await each.exec(f"(setsid sleep 9{os.getpid()} &) ; echo $$ > /tmp/x")
