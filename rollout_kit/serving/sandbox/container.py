@@ -144,7 +144,7 @@ class ContainerProcess:
         self._listening.bind(f"{self._folder}/socket")
         self._listening.listen(1)
         self._listening.setblocking(False)
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is removed
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         kit = {self._folder: "/control", str(KIT): "/kit/rollout_kit/serving/sandbox"}
         processes = limit_to(resource.RLIMIT_NPROC, MAX_PROCESSES)
         of_engine = [*OPTIONS, f"--name={self._name}", f"--ulimit=nproc={processes}", *options]
@@ -187,7 +187,7 @@ class ContainerProcess:
                 raise SandboxError(f"{Path(self._engine).name} cannot run a container: {reason}")
             await asyncio.sleep(POLL_S)
 
-    def remove(self) -> None:
+    def end(self) -> None:
         """End the container; it also ends by itself when its socket is closed."""
         self._listening.close()
         if self._process.poll() is None:
@@ -236,4 +236,4 @@ class ContainerZygote(Zygote):
     async def kill(self) -> None:
         if self._is_ready:
             self._control.close()
-        await asyncio.to_thread(self._running.remove)
+        await asyncio.to_thread(self._running.end)

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,24 @@ LARGE = 1 << 16
 """Answers of at least this many bytes are parsed in a thread."""
 
 
+def start_program(
+    start: str, words: Sequence[str], control: socket.socket, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start Python with the code `start`, which gets ROOT and `words`, and `control` as standard
+    input. It sees no environment but this."""
+    python = getattr(sys, "_base_executable", "") or sys.executable
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return subprocess.Popen(
+        # -S: no site-packages; -P: the working folder is not importable
+        [python, "-SsPB", "-c", start, str(ROOT), *words],
+        stdin=control.fileno(),
+        stdout=subprocess.DEVNULL,
+        env={**environment, **libraries},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
 class Zygote:
     """A process that executes one run at a time; the socket preserves message boundaries.
 
@@ -60,19 +78,9 @@ class Zygote:
         self._is_ready = self.is_spent = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        python = getattr(sys, "_base_executable", "") or sys.executable
-        libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        words = [str(task or ""), *paths]
+        words = [kind, str(os.getpid()), str(task or ""), *paths]
         with theirs:
-            self._process = subprocess.Popen(
-                # -S: no site-packages; -P: the working folder is not importable
-                [python, "-SsPB", "-c", START, str(ROOT), kind, str(os.getpid()), *words],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                env={**ENVIRONMENT, **libraries},
-                cwd="/",
-                start_new_session=True,
-            )
+            self._process = start_program(START, words, theirs, ENVIRONMENT)
 
     async def ready(self) -> None:
         """Wait, once, until it has started; SandboxError if it cannot."""

@@ -6,13 +6,14 @@ import os
 import resource
 import socket
 import subprocess
-import sys
 from typing import Protocol
 
 from ....types import JsonObject
 from ..container import MAX_PROCESSES, Container, ContainerProcess, limit_to
-from ..keeper import ROOT
+from ..keeper import start_program
 from ..limits import SandboxError
+
+ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
 
 START = """\
 import sys
@@ -106,16 +107,8 @@ class OwnWarden:
     """The warden as a child of this process, with which it ends."""
 
     def __init__(self, control: socket.socket, given: JsonObject) -> None:
-        python = getattr(sys, "_base_executable", "") or sys.executable
-        libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        self._process = subprocess.Popen(
-            [python, "-SsPB", "-c", START, str(ROOT), str(os.getpid()), json.dumps(given)],
-            stdin=control.fileno(),
-            stdout=subprocess.DEVNULL,
-            env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", **libraries},
-            cwd="/",
-            start_new_session=True,
-        )
+        words = [str(os.getpid()), json.dumps(given)]
+        self._process = start_program(START, words, control, ENVIRONMENT)
 
     def end(self) -> None:
         try:
@@ -145,6 +138,3 @@ class ContainedWarden(ContainerProcess):
         files = limit_to(resource.RLIMIT_NOFILE, MAX_FILES)
         options = [*OPTIONS, f"--security-opt={unmasked}", f"--ulimit=nofile={files}"]
         super().__init__(container, START_IN_CONTAINER, options, seen, [json.dumps(given)])
-
-    def end(self) -> None:
-        self.remove()
