@@ -3,6 +3,7 @@
 import asyncio
 from importlib import import_module
 
+from inspect_states import make_states
 from replaced_packages import replace
 
 replace("inspect_evals_utils")
@@ -10,7 +11,6 @@ replace("inspect_evals_utils")
 choice = import_module("inspect_ai.solver._multiple_choice")
 task_state = import_module("inspect_ai.solver._task_state")
 scorers = import_module("inspect_ai.scorer")
-models = import_module("inspect_ai.model")
 datasets = import_module("inspect_ai.dataset")
 
 
@@ -31,19 +31,7 @@ def ask(sample, template):
 
 async def score_all(samples, template, scorer, asked):
     found = []
-    for at, text in asked:
-        sample = samples[at]
-        target = scorers.Target(sample.target)
-        state = task_state.TaskState(
-            model="mock/m",
-            sample_id=0,
-            epoch=0,
-            input=sample.input,
-            messages=[],
-            target=target,
-            choices=sample.choices,
-            output=models.ModelOutput.from_content("mock/m", text),
-        )
+    for state, target in make_states(samples, asked):
         if template is not None:
             found_letters = choice.parse_answers(state, multiple_correct=False)
             choice.set_choices_based_on_generated_response(state, found_letters)

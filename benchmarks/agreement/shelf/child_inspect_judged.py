@@ -8,6 +8,7 @@ from importlib import import_module
 from types import SimpleNamespace
 
 from imitated_judge import reply
+from inspect_states import make_states
 from replaced_packages import replace
 
 replace("inspect_evals_utils", "tiktoken")
@@ -20,7 +21,6 @@ class Prompt(SimpleNamespace):
 sys.modules["inspect_evals_utils.prompts"] = SimpleNamespace(Prompt=Prompt)
 import_module("inspect_evals_utils.scorers").NO_RESPONSE = "no_response"
 
-task_state = import_module("inspect_ai.solver._task_state")
 scorers = import_module("inspect_ai.scorer")
 models = import_module("inspect_ai.model")
 datasets = import_module("inspect_ai.dataset")
@@ -48,22 +48,7 @@ def ask(sample):
 
 
 async def score_all(samples, scorer, asked):
-    found = []
-    for at, text in asked:
-        sample = samples[at]
-        target = scorers.Target(sample.target)
-        state = task_state.TaskState(
-            model="mock/m",
-            sample_id=0,
-            epoch=0,
-            input=sample.input,
-            messages=[],
-            target=target,
-            output=models.ModelOutput.from_content("mock/m", text),
-            metadata=sample.metadata,
-        )
-        found.append(await scorer(state, target))
-    return found
+    return [await scorer(state, target) for state, target in make_states(samples, asked)]
 
 
 class ImitatedJudge:
