@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from math import exp
 from random import Random
+from statistics import quantiles
 from typing import NamedTuple
 
 NUM_SAMPLES = 100
@@ -40,12 +41,12 @@ def compute_win_rate(
         return None, None
     weights = _fit(battles, [0.0] * (1 + len(battles[0].style)))
     random = Random(seed)
-    drawn = sorted(
+    drawn = [
         _compute_odds(_fit(random.choices(battles, k=len(battles)), weights)[:1], (1.0,))
         for _ in range(NUM_SAMPLES)
-    )
-    interval = [_find_quantile(drawn, 0.025), _find_quantile(drawn, 0.975)]
-    return _compute_odds(weights[:1], (1.0,)), interval
+    ]
+    low, *_, high = quantiles(drawn, n=40, method="inclusive")
+    return _compute_odds(weights[:1], (1.0,)), [low, high]
 
 
 def _fit(battles: Sequence[Battle], start: Sequence[float]) -> list[float]:
@@ -99,11 +100,3 @@ def _solve(matrix: list[list[float]], wanted: Sequence[float]) -> list[float]:
         known = sum(rows[place][column] * found[column] for column in range(place + 1, size))
         found[place] = (rows[place][size] - known) / rows[place][place]
     return found
-
-
-def _find_quantile(ordered: Sequence[float], share: float) -> float:
-    """Between two values, by their distance."""
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
