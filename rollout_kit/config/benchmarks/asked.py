@@ -171,6 +171,8 @@ def split_suite(words: Sequence[str]) -> list[list[str]] | None:
     names = [each.strip().strip("'\"") for each in text.strip("[]").split(",")]
     if not all(names) or not text.endswith("]"):
         raise ConfigError(f"{KEY}={text}: name benchmarks in a list: +{KEY}=[aime25,gpqa_diamond]")
+    if alone := next((each for each in names if each.startswith(TRAINING)), None):
+        raise ConfigError(f"{KEY}={alone}: a dataset has no score: collect on it alone")
     output = overrides.text_of(words, OUTPUT)
     if output is not None and output.endswith((".jsonl", ".gz", ".zst")):
         raise ConfigError(
