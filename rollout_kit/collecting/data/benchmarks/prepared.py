@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,12 +81,12 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
     own = {definition.kind: definition.name, **({} if definition.publish else {"publish": False})}
     digest, num_rows, size = hashlib.sha256(), 0, 0
-    tasks = make_tasks(definition, found.rows, shown)
-    firsts = Firsts(tasks) if definition.drop_repeats else None
+    rows = Firsts(found.rows, is_on=definition.drop_repeats)
+    tasks = Firsts(make_tasks(definition, rows, shown), get_prompt, is_on=definition.drop_repeats)
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        for num_rows, task in enumerate(firsts or tasks, 1):  # noqa: B007
+        for num_rows, task in enumerate(tasks, 1):  # noqa: B007
             line = orjson.dumps({**task, **own}) + b"\n"
             digest.update(line)
             size += len(line)
@@ -101,29 +101,36 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     about = About(num_rows, size, digest.hexdigest(), found.revision, time.time())
     write_json(_note_of(path), asdict(about))
     say(f"{definition}: {about.rows:,} rows are in {path}")
-    if firsts is not None and firsts.num_repeats:
-        repeats = number_of(firsts.num_repeats, "row")
-        say(f"{definition}: left out {repeats} whose prompt an earlier row has too")
+    if repeats := rows.num_repeats + tasks.num_repeats:
+        left_out = number_of(repeats, "row")
+        say(f"{definition}: left out {left_out} whose prompt an earlier row has too")
     return about
+
+
+def get_prompt(task: JsonObject) -> Any:
+    return task["responses_create_params"]["input"]
 
 
 @dataclass(slots=True)
 class Firsts:
-    """Tasks without those whose prompt an earlier one has."""
+    """The objects, without those whose part is that of an earlier one; all, if it is not on."""
 
-    tasks: Iterable[JsonObject]
+    objects: Iterable[JsonObject]
+    get_part: Callable[[JsonObject], Any] = lambda each: each
+    is_on: bool = True
     num_repeats: int = 0
 
     def __iter__(self) -> Iterator[JsonObject]:
         seen = set[bytes]()
-        for task in self.tasks:
-            asked = orjson.dumps(task["responses_create_params"]["input"])
-            prompt = hashlib.blake2b(asked, digest_size=16).digest()
-            if prompt in seen:
-                self.num_repeats += 1
-                continue
-            seen.add(prompt)
-            yield task
+        for each in self.objects:
+            if self.is_on:
+                part = orjson.dumps(self.get_part(each), default=str)
+                digest = hashlib.blake2b(part, digest_size=16).digest()
+                if digest in seen:
+                    self.num_repeats += 1
+                    continue
+                seen.add(digest)
+            yield each
 
 
 def _of_examples(definition: Definition) -> Definition:
