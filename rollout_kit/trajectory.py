@@ -239,11 +239,20 @@ async def add_teacher(
     for sequence in sequences(output):
         asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
         scored = [0.0, *(await score(asked))["log_probs"]]
+        if len(scored) != len(sequence.token_ids):
+            what = f"{len(scored) - 1} log-probs for {len(sequence.token_ids)} tokens"
+            raise RolloutError(f"teacher: {what}, which must be one less", retryable=False)
         end = 0
         for turn, item in zip(sequence.turns, turns, strict=False):
             start = end + len(turn.added)
             end = start + len(turn.generation)
             item[TEACHER] = scored[start:end]
+
+
+def has_teacher(output: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the sampled tokens of a response have a teacher's log-probs."""
+    made = [item for item in output if GENERATION in item]
+    return bool(made) and all(TEACHER in item for item in made)
 
 
 def _read_spans(item: Mapping[str, Any]) -> list[VersionSpan]:
