@@ -312,15 +312,15 @@ def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
     """
     found: JsonObject = {}
     for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=False):
-        if values.count(None) == len(values):
+        if (first := values[0]) is None and values.count(None) == len(values):
             continue
         if name in OF_TIME:
-            found[name] = [None if value is None else round(value, 3) for value in values]
+            found[name] = [None if each is None else int(each * 1e3 + 0.5) / 1e3 for each in values]
         elif name == "finish":
             names = list(dict.fromkeys(value for value in values if value is not None))
             found["finish_names"] = names
             found["finish"] = [None if value is None else names.index(value) for value in values]
-        elif name not in OF_SEVERAL or len(set(values)) > 1:
+        elif name not in OF_SEVERAL or values.count(first) < len(values):
             found[name] = list(values)
     return found
 
