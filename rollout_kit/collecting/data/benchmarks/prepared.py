@@ -43,9 +43,11 @@ def prepare_rows(named: str | Definition, say: Say, *, cwd: Path | None = None) 
     if about is None or _has_changed(definition, about):
         about = _fetch(definition, path, say)
     if about.rows != definition.rows:
+        is_scored = definition.kind == "benchmark"
+        end = ": its figures cannot be compared with published ones" if is_scored else ""
         say(
             f"warning: {definition} has {number_of(about.rows, 'row')} here, and its definition"
-            f" says {definition.rows:,}: its figures cannot be compared with published ones"
+            f" says {definition.rows:,}{end}"
         )
     return path
 
@@ -77,12 +79,14 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
     shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
-    own = {"benchmark": definition.name, **({} if definition.publish else {"publish": False})}
+    own = {definition.kind: definition.name, **({} if definition.publish else {"publish": False})}
     digest, num_rows, size = hashlib.sha256(), 0, 0
+    tasks = make_tasks(definition, found.rows, shown)
+    firsts = Firsts(tasks) if definition.drop_repeats else None
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        for num_rows, task in enumerate(make_tasks(definition, found.rows, shown), 1):  # noqa: B007
+        for num_rows, task in enumerate(firsts or tasks, 1):  # noqa: B007
             line = orjson.dumps({**task, **own}) + b"\n"
             digest.update(line)
             size += len(line)
@@ -97,7 +101,29 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     about = About(num_rows, size, digest.hexdigest(), found.revision, time.time())
     write_json(_note_of(path), asdict(about))
     say(f"{definition}: {about.rows:,} rows are in {path}")
+    if firsts is not None and firsts.num_repeats:
+        repeats = number_of(firsts.num_repeats, "row")
+        say(f"{definition}: left out {repeats} whose prompt an earlier row has too")
     return about
+
+
+@dataclass(slots=True)
+class Firsts:
+    """Tasks without those whose prompt an earlier one has."""
+
+    tasks: Iterable[JsonObject]
+    num_repeats: int = 0
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        seen = set[bytes]()
+        for task in self.tasks:
+            asked = orjson.dumps(task["responses_create_params"]["input"])
+            prompt = hashlib.blake2b(asked, digest_size=16).digest()
+            if prompt in seen:
+                self.num_repeats += 1
+                continue
+            seen.add(prompt)
+            yield task
 
 
 def _of_examples(definition: Definition) -> Definition:
