@@ -262,7 +262,7 @@ def test_a_rollout_in_flight_is_opened_and_grows(
             point.num_answered = inf
             running.communicate(timeout=HANG_S)
     assert reader.returncode == 0, said
-    assert [line[:3] for line in said] == ["ok:"] * 2
+    assert [line[:3] for line in said] == ["ok:"] * 3
 
 
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:

@@ -219,7 +219,7 @@ function Rollout({ rollout, place, scroller }) {
     ${items(asked)}
     <h2>Answered</h2>
     ${unfinished?.num_turns > 0 &&
-    html`<p class="note">${count(unfinished.num_turns, "turn")} of this rollout ${unfinished.num_turns === 1 ? "is" : "are"} stored. The outputs of its tools are not.</p>`}
+    html`<p class="note">${count(unfinished.num_turns, "turn")} of this rollout ${unfinished.num_turns === 1 ? "is" : "are"} stored, with the beginning and the end of what the tools returned.</p>`}
     <div class=${turns.steps.length > 12 ? "answered outlined" : "answered"}>
       ${turns.steps.length > 12 && html`<${Outline} steps=${turns.steps} findings=${ofTurns} current=${turns.current} onGo=${turns.goTo} />`}
       <${TurnList} steps=${turns.steps} scroller=${scroller} isOpen=${turns.isOpen} current=${turns.current} findings=${ofTurns} wanted=${turns.wanted} onToggle=${turns.toggle}
