@@ -80,9 +80,8 @@ def test_a_rollout_in_flight_is_watched(tmp_path: Path, where: tuple[str, ...]) 
     assert [turn["number"] for turn in turns] == list(range(1, len(turns) + 1))
     [tool] = turns[1]["tools"]
     assert (tool["name"], tool["argument"]) == ("add", "1")
-    assert [turn["tools"][0]["output"] for turn in turns[:-1]] == list(
-        map(str, range(1, len(turns)))
-    )
+    outputs = [turn["tools"][0]["output"] for turn in turns[:-1]]
+    assert outputs == list(map(str, range(1, len(turns))))
 
 
 def wait_for_turns(url: str) -> dict[str, Any]:
