@@ -23,10 +23,8 @@ from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import add_scans, describe_steps, find_inside
 from .side_by_side import MAX_COLUMNS, put_side_by_side
-from .stored_line import StoredLine, WholeLine, parse_for_people, read_line
+from .stored_line import OUTPUT, StoredLine, WholeLine, parse_for_people, read_line
 from .unfinished import describe_unfinished
-
-OUTPUT = ("response", "output")
 
 MAX_RECENT = 2
 """Lines that were read last and are kept, so that the parts of one are not read again."""
@@ -121,19 +119,16 @@ class Reader:
 
     def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
         """A part of a text of a line; `path` is a JSON list of names and numbers."""
-        try:
-            names, stored = orjson.loads(path), self._read(row_id)
-            value: Any = stored.head
-            if names[:2] == [*OUTPUT] and len(names) > 2:
-                [value], names = stored.items(names[2], names[2] + 1), names[3:]
-            for name in names:
-                value = value[name]
-        except (ValueError, TypeError, KeyError, IndexError):
-            raise ConfigError(f"path={path[:200]!r}: the line has nothing there") from None
-        if not isinstance(value, str):
-            raise ConfigError(f"path={path[:200]!r}: it is no text")
         start, count = max(0, start), max(0, min(count, MAX_SLICE))
-        return {"text": value[start : start + count], "length": len(value)}
+        found, length = list[str](), 0
+        try:
+            for piece in self._read(row_id).text(orjson.loads(path)):
+                begin = max(0, start - length)
+                found.append(piece[begin : max(begin, start + count - length)])
+                length += len(piece)
+        except (ValueError, TypeError, LookupError):
+            raise ConfigError(f"path={path[:200]!r}: the line has no text there") from None
+        return {"text": "".join(found), "length": length}
 
     def inside(self, row_id: int, text: str) -> JsonObject:
         """Where a text stands in a rollout."""
@@ -142,7 +137,7 @@ class Reader:
             (step["number"], step["begin"], stored.items(step["begin"], step["end"]))
             for step in stored.described["steps"]
         )
-        return find_inside(stored.head, turns, text)
+        return find_inside(stored.head, turns, text, stored.text)
 
     def _read(self, row_id: int) -> StoredLine:
         _, part, row = self._dataset.locate(row_id)
