@@ -239,11 +239,20 @@ async def add_teacher(
     for sequence in sequences(output):
         asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
         scored = [0.0, *(await score(asked))["log_probs"]]
+        if len(scored) != len(sequence.token_ids):
+            what = f"{len(scored) - 1} log-probs for {len(sequence.token_ids)} tokens"
+            raise RolloutError(f"teacher: {what}, which must be one less", retryable=False)
         end = 0
         for turn, item in zip(sequence.turns, turns, strict=False):
             start = end + len(turn.added)
             end = start + len(turn.generation)
             item[TEACHER] = scored[start:end]
+
+
+def has_teacher(output: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the sampled tokens of a response have a teacher's log-probs."""
+    made = [item for item in output if GENERATION in item]
+    return bool(made) and all(TEACHER in item for item in made)
 
 
 def _read_spans(item: Mapping[str, Any]) -> list[VersionSpan]:
@@ -303,15 +312,15 @@ def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
     """
     found: JsonObject = {}
     for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=False):
-        if values.count(None) == len(values):
+        if (first := values[0]) is None and values.count(None) == len(values):
             continue
         if name in OF_TIME:
-            found[name] = [None if value is None else round(value, 3) for value in values]
+            found[name] = [None if each is None else int(each * 1e3 + 0.5) / 1e3 for each in values]
         elif name == "finish":
             names = list(dict.fromkeys(value for value in values if value is not None))
             found["finish_names"] = names
             found["finish"] = [None if value is None else names.index(value) for value in values]
-        elif name not in OF_SEVERAL or len(set(values)) > 1:
+        elif name not in OF_SEVERAL or values.count(first) < len(values):
             found[name] = list(values)
     return found
 

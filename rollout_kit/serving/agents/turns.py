@@ -361,13 +361,16 @@ class Turns:
 
     def _end_calls(self, num_items: int) -> list[ModelCall]:
         """The calls, each with where it ends in the output and the time of its tools."""
-        ends = [(asked.at, asked.tools_s) for asked in self._asked[1:]]
-        return [
-            call._replace(to=None if asked.at is None else to, tool_s=tools_s - asked.tools_s)
-            for call, asked, (to, tools_s) in zip(
-                self._calls, self._asked, [*ends, (num_items, self.tool_s)], strict=True
-            )
-        ]
+        found: list[ModelCall] = []
+        to: int | None = num_items
+        tools_s = self.tool_s
+        for call, asked in zip(reversed(self._calls), reversed(self._asked), strict=True):
+            ends_at = None if asked.at is None else to
+            times = call.start_s, call.model_s, tools_s - asked.tools_s
+            found.append(ModelCall._make((ends_at, *times, *call[4:])))
+            to, tools_s = asked.at, asked.tools_s
+        found.reverse()
+        return found
 
 
 def call_of(response: JsonObject, **known: Any) -> ModelCall:
