@@ -569,6 +569,28 @@ def test_a_spool_survives_a_torn_line_and_has_one_owner(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_group_that_a_full_disk_did_not_take_is_not_confirmed_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "spool", os.write
+
+    def write_half(file: int, raw: bytes) -> int:
+        return write(file, raw[: len(raw) // 2])
+
+    async def main() -> None:
+        async with await open_buffer(f"memory:?spool={path}") as buffer:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", write_half)
+                with pytest.raises(OutputError, match="the disk is full"):
+                    await buffer.put(group("a"))
+            assert await buffer.put(group("a")) == "duplicate"
+            await buffer.put(group("b"))
+        async with await open_buffer(f"memory:?spool={path}") as again:
+            assert [each.key for each in (await again.get(2)).groups] == ["a", "b"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
