@@ -54,7 +54,8 @@ def format_prediction(found: JsonObject) -> str:
     waste = ", ".join(f"{name} {share:.1%}" for name, share in found["waste"].items())
     first = "the first " if recorded["is_cut"] else ""
     lines = [
-        f"recorded: {first}{recorded['num_rollouts']:,} rollouts in {recorded['num_groups']:,} groups;"
+        f"recorded: {first}{recorded['num_rollouts']:,} rollouts"
+        f" in {recorded['num_groups']:,} groups;"
         f" a token took {recorded['token_s']:.2g} s{each}",
         f"a step: {found['step_s']:.1f} s; {found['rollouts_per_s']:.2f} rollouts/s and"
         f" {found['tokens_per_s']:,.0f} tokens/s are trained on",
