@@ -431,6 +431,7 @@ class SimulateTrainingConfig(Command):
     has_servers: ClassVar[bool] = False
 
     input_jsonl_fpath: Path = Field(description="Recorded rollouts: 200 or more, with their turns.")
+    limit: int = Field(10_000, ge=1, description="Rollouts of the file that are read.")
     num_replicas: int = Field(1, ge=1, description="Replicas of the model server.")
     places: int | None = Field(
         None,

@@ -262,7 +262,7 @@ def test_a_rollout_in_flight_is_opened_and_grows(
             point.num_answered = inf
             running.communicate(timeout=HANG_S)
     assert reader.returncode == 0, said
-    assert [line[:3] for line in said] == ["ok:"] * 2
+    assert [line[:3] for line in said] == ["ok:"] * 3
 
 
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:
@@ -340,7 +340,7 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 11
+    assert done.stdout.count("ok: ") == 12
 
 
 @pytest.fixture
