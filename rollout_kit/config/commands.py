@@ -79,7 +79,6 @@ OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
     "benchmark",
-    "dataset",
     "num_repeats",
     "responses_create_params",
     "prompt",
