@@ -214,7 +214,8 @@ def shown(tmp_path: Path) -> Path:
     (sidecars / "run.json").write_text(
         json.dumps({"inputs": [{"path": str(tmp_path / "tasks.jsonl.input")}]})
     )
-    turns = [None, *({"request": "", "response": {"output": [call(n)]}} for n in (1, 2))]
+    turns = [None, *({"request": f"{n}", "response": {"output": [call(n)]}} for n in (1, 2))]
+    turns += [{"request": "1", "returned": [function_call_output("call_0", "counted one")]}]
     of_rollout = {name: make_failure(1, 5)[name] for name in ("schema", "agent_ref", "rollout")}
     before = {**of_rollout, "kind": "turn", "turn": {"response": {"output": [call(0)]}}}
     lines = [before, *({**of_rollout, "kind": "turn", "turn": turn} for turn in turns)]
