@@ -46,7 +46,7 @@ const PAGES = {
 };
 
 const KEYS = [
-  ..."?/fjkgnNort",
+  ..."?/fjkgnNortcl",
   ...["Escape", "Enter", "Tab", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"],
   ...["PageUp", "PageDown", "Home", "End"],
 ];
