@@ -102,7 +102,8 @@ test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trai
 WITH_RAY = tests/helpers/loopback_only .ray/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning
 
 test-ray: .ray/.ready  ## collections and buffers on a Ray cluster, in an environment of its own: 330 MB
-	$(WITH_RAY) -m "not live and not chaos" -k "ray or node" tests/collecting/test_cluster.py tests/training/test_buffer.py
+	$(WITH_RAY) -m "not live and not chaos" -k "ray or node" tests/collecting/test_cluster.py tests/training/test_buffer.py \
+		tests/training/test_evaluation.py
 
 .ray/.ready: pyproject.toml
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray

@@ -311,18 +311,31 @@ def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
     `model` and `by` are there only where calls differ in them.
     """
     found: JsonObject = {}
+    if len(calls) == 1:
+        [call] = calls
+        for name, value in zip(ModelCall._fields, call, strict=True):
+            if value is None or name in OF_SEVERAL:
+                continue
+            if name == "finish":
+                found["finish_names"], value = [value], 0
+            found[name] = [_millis(value) if name in OF_TIME else value]
+        return found
     for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=False):
-        if (first := values[0]) is None and values.count(None) == len(values):
+        if values.count(None) == len(values):
             continue
         if name in OF_TIME:
-            found[name] = [None if each is None else int(each * 1e3 + 0.5) / 1e3 for each in values]
+            found[name] = [None if value is None else _millis(value) for value in values]
         elif name == "finish":
             names = list(dict.fromkeys(value for value in values if value is not None))
             found["finish_names"] = names
             found["finish"] = [None if value is None else names.index(value) for value in values]
-        elif name not in OF_SEVERAL or values.count(first) < len(values):
+        elif name not in OF_SEVERAL or len(set(values)) > 1:
             found[name] = list(values)
     return found
+
+
+def _millis(seconds: Any) -> float:
+    return int(seconds * 1e3 + 0.5) / 1e3
 
 
 def read_turns(turns: Any) -> list[ModelCall]:

@@ -37,7 +37,7 @@ class DistillationLearner:
         figures, norm = train_minibatches(self.model, self.optimizers, samples, rng, compute)
         if norm is not None:
             figures["policy/grad_norm"] = norm
-        return {**figures, "teacher/kl": measure_divergence(samples)}
+        return figures | measure_divergence(samples)
 
     def state_dict(self) -> dict[str, Any]:
         return self.optimizers.state_dict()
@@ -53,14 +53,16 @@ def make_sample(row: TrainingRow) -> Sample:
     return Sample(row, [teacher - own for teacher, own in pairs])
 
 
-def measure_divergence(samples: Sequence[Sample]) -> float:
-    """The mean over the sampled tokens of the student's log-prob less the teacher's."""
-    return -statistics.fmean(
+def measure_divergence(samples: Sequence[Sample]) -> Figures:
+    """The mean over the sampled tokens of the student's log-prob less the teacher's; no figure if
+    nothing was sampled."""
+    gained = [
         gain
         for sample in samples
         for gain, is_sampled in zip(sample.advantages, sample.row.mask, strict=True)
         if is_sampled
-    )
+    ]
+    return {"teacher/kl": -statistics.fmean(gained)} if gained else {}
 
 
 def main() -> None:

@@ -6,13 +6,12 @@ The lesson is `sums`, `shell`: the model in the hands of a harness, `mix`: three
 evaluations on the way, or `distillation`: a worse copy of the model learns from it. With
 `--algorithm ppo` examples/ppo trains it. Model server, collector, buffer and trainer are separate
 processes; one that ends too early is started again and continues. With `--kill` this script itself
-kills them, and checks at the end that no group was lost or trained on twice. Interrupted, the same
-command continues.
+kills them, and checks at the end that no group was lost or trained on twice. Of a mix one
+environment is away for a minute too. Interrupted, the same command continues.
 """
 
 import argparse
 import json
-import math
 import os
 import re
 import signal
@@ -21,12 +20,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from mix_report import draw_evaluations, measure_distance, read_evaluations, show_mix
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,6 +111,14 @@ EVERYTHING = "everything"
 KILLS = {0.2: "trainer", 0.35: "buffer", 0.5: "servers", 0.7: EVERYTHING, 0.85: "collector"}
 """Share of the steps after which a process is killed."""
 
+AWAY, AWAY_AT, AWAY_S = "environment", 0.12, 60.0
+"""The environment of a mix that is killed, after which share of the steps, and for how long."""
+
+AWAY_SERVER = "calculator"
+
+MOST_OFF = 0.03
+"""How far the share of an environment may be from its weight after all steps."""
+
 LOOK_S = 0.5
 
 
@@ -121,6 +128,7 @@ class Kept:
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         self.name, self.command = name, list(command)
         self.log = folder / f"{name}.log"
+        self.away_until = 0.0
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -136,14 +144,19 @@ class Kept:
             return False
         if self.process.returncode == 0:
             return True
+        if time.monotonic() < self.away_until:
+            return False
         print(f"{self.name} ended with status {self.process.returncode}: it starts again")
         time.sleep(1)
         self.process = self._start()
         return False
 
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+    def kill(self, away_s: float = 0.0) -> None:
+        """Kill it; it does not start again for so long."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.away_until = time.monotonic() + away_s
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
@@ -174,9 +187,14 @@ def main() -> None:
         args.algorithm = "distillation"
         make_student(folder, args.seed)
     run(lesson.tasks, str(folder), f"--test={args.test}", f"--seed={args.seed}")
-    head, buffer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    head, buffer, away = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
     with ExitStack() as stack:
-        servers = stack.enter_context(kept("servers", serve(lesson, folder, head), folder))
+        others: list[Kept] = []
+        more: list[str] = []
+        if lesson.is_mix and args.kill:
+            others.append(stack.enter_context(kept(AWAY, serve_environment(away), folder)))
+            more.append(f"++{AWAY_SERVER}.resources_servers.{AWAY_SERVER}.placement={away}")
+        servers = stack.enter_context(kept("servers", serve(lesson, folder, head, more), folder))
         wait_for(head, servers)
         before = after = 0.0
         if not lesson.is_mix:
@@ -184,14 +202,14 @@ def main() -> None:
             print(
                 f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each"
             )
-        others = [
+        others += [
             stack.enter_context(kept("buffer", serve_buffer(lesson, folder, buffer), folder)),
             stack.enter_context(kept("collector", collect(lesson, folder, head, buffer), folder)),
         ]
         trainer = stack.enter_context(kept("trainer", train(args, folder, head, buffer), folder))
         follow(trainer, [servers, *others], folder, args)
         if lesson.is_mix:
-            wait_for_evaluation(args.steps // EVAL_EVERY * EVAL_EVERY, others[1], folder)
+            wait_for_evaluation(args.steps // EVAL_EVERY * EVAL_EVERY, others[-1], folder)
         for one in reversed(others):
             one.stop()
         if not lesson.is_mix:
@@ -201,7 +219,7 @@ def main() -> None:
     else:
         print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
-        check(lesson, folder)
+        check(lesson, folder, is_whole=args.steps >= lesson.steps)
     draw(lesson, args.algorithm, folder, [(0, before), (args.steps, after)])
     run_command("ng_report", f"{folder}/rollouts.jsonl", f"+output_fpath={folder}/report.html")
     print(f"{folder}/curve.png, {folder}/report.html; {time.monotonic() - began:.0f} seconds")
@@ -217,15 +235,26 @@ def kept(name: str, command: Sequence[str], folder: Path) -> Iterator[Kept]:
         process.stop()
 
 
-def serve(lesson: Lesson, folder: Path, head: str) -> list[str]:
+def serve(lesson: Lesson, folder: Path, head: str, more: Sequence[str] = ()) -> list[str]:
     model = "policy_model.responses_api_models.local_model"
     student = [f"++{model}.model_path={find_student(folder)}"] if lesson.has_teacher else []
     return [
         command("ng_run"),
         *student,
+        *more,
         f"+config_paths=[examples/{lesson.config}]",
         f"++{model}.weight_sync.path={folder}/weights",
         f"+head_server.port={head.rpartition(':')[2]}",
+    ]
+
+
+def serve_environment(url: str) -> list[str]:
+    """One environment of the mix at this URL, apart from the other servers."""
+    return [
+        command("ng_run"),
+        "+config_paths=[examples/grpo/environment.yaml]",
+        f"++{AWAY_SERVER}.resources_servers.{AWAY_SERVER}.port={url.rpartition(':')[2]}",
+        f"+head_server.port={free_port()}",
     ]
 
 
@@ -308,7 +337,7 @@ def describe_gain(folder: Path) -> str:
 
 def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.Namespace) -> None:
     """Show what the trainer prints until it has ended; keep all processes alive."""
-    kills = {round(share * args.steps): name for share, name in KILLS.items()} if args.kill else {}
+    kills = list_kills(args)
     known, shown = {each.name: each for each in (trainer, *others)}, 0
     while True:
         is_done = trainer.keep()
@@ -323,15 +352,24 @@ def follow(trainer: Kept, others: Sequence[Kept], folder: Path, args: argparse.N
             if found and (name := kills.pop(int(found[1]), "")):
                 print(f"killing {name if name == EVERYTHING else f'the {name}'}", flush=True)
                 for one in [known[name]] if name in known else known.values():
-                    one.kill()
+                    one.kill(AWAY_S if name == AWAY else 0.0)
         shown = len(lines)
         if is_done:
             return
         time.sleep(LOOK_S)
 
 
-def check(lesson: Lesson, folder: Path) -> None:
-    """End with an error if a group was lost, or trained on twice."""
+def list_kills(args: argparse.Namespace) -> dict[int, str]:
+    """Step → what is killed after it."""
+    if not args.kill:
+        return {}
+    more = {AWAY_AT: AWAY} if LESSONS[args.lesson].is_mix else {}
+    return {max(1, round(share * args.steps)): name for share, name in {**more, **KILLS}.items()}
+
+
+def check(lesson: Lesson, folder: Path, *, is_whole: bool) -> None:
+    """End with an error if a group was lost, or trained on twice; of a mix also if a share is off
+    after all steps, or if nothing noticed that an environment was away."""
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     numbers = [each["step"] for each in steps]
     keys = [key for each in steps for key in each["trained"]]
@@ -339,6 +377,14 @@ def check(lesson: Lesson, folder: Path) -> None:
     assert len(keys) == len(set(keys)), "a group was trained on twice"
     assert all(len(each["trained"]) == lesson.groups for each in steps), "a step lacks groups"
     print(f"killed and continued: {len(steps)} steps, {len(keys):,} groups, each of them once")
+    if lesson.is_mix:
+        said = (folder / "collector.log").read_text("utf-8", "replace")
+        outages = re.findall(r"^.*?(\w+ is (?:down|back).*)$", said, re.MULTILINE)
+        print(*outages, sep="\n")
+        assert any("is down" in line for line in outages), "no environment was away"
+        if is_whole:
+            off = measure_distance(folder)
+            assert off <= MOST_OFF, f"a share is {off:.1%} from its weight"
 
 
 def wait_for_evaluation(version: int, collector: Kept, folder: Path) -> None:
@@ -349,40 +395,6 @@ def wait_for_evaluation(version: int, collector: Kept, folder: Path) -> None:
         if {each["set"] for each in lines if each["version"] == version} >= sets > set():
             return
         time.sleep(LOOK_S)
-
-
-def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "rollouts.d/evaluations.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def show_mix(folder: Path) -> None:
-    """The shares of the environments, and the last evaluation of each set."""
-    last = {each["set"]: each for each in read_evaluations(folder)}
-    for line in last.values():
-        said = f"{line['set']}: {line['reward']:.3f} at version {line['version']}"
-        if "gain_low" in line:
-            said += f", {line['gain']:+.3f}, 95 % interval [{line['gain_low']:+.3f}"
-            said += f", {line['gain_high']:+.3f}]"
-        print(said)
-    if gains := [each for each in last.values() if "gain" in each and is_sampled(each)]:
-        print(f"mean of the sets: {describe_mean_gain(gains)}")
-    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
-    sources = Counter(name for each in steps for name in each.get("sources", ()))
-    for name, number in sources.items():
-        print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
-
-
-def is_sampled(evaluation: dict[str, Any]) -> bool:
-    return not evaluation["set"].endswith("_greedy")
-
-
-def describe_mean_gain(evaluations: Sequence[dict[str, Any]]) -> str:
-    """The mean gain of sets whose tasks are drawn apart, with its 95 % interval."""
-    gain = sum(each["gain"] for each in evaluations) / len(evaluations)
-    half = math.hypot(*(each["gain_high"] - each["gain"] for each in evaluations))
-    half /= len(evaluations)
-    return f"{gain:+.3f}, 95 % interval [{gain - half:+.3f}, {gain + half:+.3f}]"
 
 
 def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int, float]]) -> None:
@@ -418,17 +430,6 @@ def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int
     axes.legend(loc="lower right")
     figure.tight_layout()
     figure.savefig(folder / "curve.png", dpi=120)
-
-
-def draw_evaluations(axes: Any, folder: Path) -> None:
-    """The curve of each set that was evaluated, with its interval."""
-    lines = read_evaluations(folder)
-    for name in dict.fromkeys(line["set"] for line in lines if is_sampled(line)):
-        of = [line for line in lines if line["set"] == name]
-        versions, rewards = [x["version"] for x in of], [x["reward"] for x in of]
-        spread = [[x["reward"] - x["reward_low"] for x in of]]
-        spread.append([x["reward_high"] - x["reward"] for x in of])
-        axes.errorbar(versions, rewards, spread, marker="o", capsize=3, label=f"test: {name}")
 
 
 def wait_for(head: str, servers: Kept) -> None:

@@ -118,7 +118,8 @@ def find_log_probs(
 def compute_policy_loss(
     model: Callable[..., Any], part: Sequence[Sample], penalty: Penalty | None = None
 ) -> tuple[torch.Tensor, Figures]:
-    """The clipped loss of some rows, and the penalty, summed over tokens."""
+    """The clipped loss of some rows, and the penalty, summed over tokens. Without a sampled token
+    there are no figures."""
     ids, old, mask = pad([sample.row for sample in part])
     advantages = pad_values([sample.advantages for sample in part])[:, 1:]
     all_log_probs, log_probs = find_log_probs(model, ids)
@@ -126,6 +127,8 @@ def compute_policy_loss(
     clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
     loss = -(torch.minimum(ratio * advantages, clipped * advantages) * mask).sum()
     more: Figures = {}
+    if not mask.any():
+        return loss, more
     if penalty is not None:
         with torch.no_grad():
             reference = find_log_probs(penalty.reference, ids)[1]
@@ -154,13 +157,13 @@ def train_minibatches(
     compute_loss: Callable[[Sequence[Sample]], tuple[torch.Tensor, Figures]],
 ) -> tuple[Figures, float | None]:
     """One pass over the samples; returns the mean figures, and the norm of the gradient."""
-    mixed = [sample for sample in samples if any(sample.row.mask)]  # else there is no mean
+    mixed = [sample for sample in samples if count_tokens(sample)]  # else there is no mean
     rng.shuffle(mixed)
     seen: dict[str, list[float]] = {}
     norms: list[float] = []
     for number in range(MINIBATCHES):
         part = sorted(mixed[number::MINIBATCHES], key=lambda sample: len(sample.row.token_ids))
-        num_tokens = sum(sum(sample.row.mask) for sample in part)
+        num_tokens = sum(map(count_tokens, part))
         for start in range(0, len(part), MICROBATCH):
             loss, figures = compute_loss(part[start : start + MICROBATCH])
             (loss / num_tokens).backward()
@@ -176,3 +179,8 @@ def train_minibatches(
         for name, values in seen.items()
     }
     return means, statistics.fmean(norms) if norms else None
+
+
+def count_tokens(sample: Sample) -> int:
+    """The tokens that the loss counts: nothing predicts the first one of a row."""
+    return sum(sample.row.mask[1:])

@@ -131,8 +131,10 @@ def make_penalty(args: argparse.Namespace, model: Any) -> Penalty | None:
 
 
 def make_samples(group: GroupRecord, penalty: Penalty | None) -> list[Sample]:
-    """The rows of a group that teach something. With KL in the reward, the divergence of a rollout
-    is taken from its reward before rewards are compared."""
+    """The rows of a group that teach something: with a KL term in the loss also those without an
+    advantage. With KL in the reward, the divergence of a rollout is taken from its reward before
+    rewards are compared."""
+    is_in_loss = penalty is not None and penalty.coefficient and not penalty.is_in_reward
     gained = [each.advantage for each in group.rollouts]
     if penalty is not None and penalty.is_in_reward:
         gained = advantages(
@@ -145,7 +147,7 @@ def make_samples(group: GroupRecord, penalty: Penalty | None) -> list[Sample]:
         Sample(row, [gain] * len(row.token_ids))
         for rollout, gain in zip(group.rollouts, gained, strict=True)
         for row in rollout.rows
-        if gain
+        if gain or (is_in_loss and rollout.reward is not None)
     ]
 
 
@@ -162,7 +164,7 @@ def find_url(head: str, name: str = "policy_model") -> str:
     return urls[name]
 
 
-def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model") -> None:
+def serve_newest(head: str, weights: str, step: int, name: str = "policy_model") -> None:
     """Have the model server load the newest checkpoint now, rather than at its next look."""
     while True:
         try:
@@ -173,8 +175,8 @@ def serve_newest(head: str, folder: Path, step: int, name: str = "policy_model")
                 told = json.load(reply)
             if told["version"] != step:
                 raise SystemExit(
-                    f"{name} serves {told} after step {step}: is its weight_sync.path"
-                    f" {folder.resolve() / 'weights'}, and is that folder new?"
+                    f"{name} serves {told} after step {step}: is its weight_sync.path {weights},"
+                    " and is that folder new?"
                 )
             return
         except urllib.error.HTTPError as error:
@@ -195,7 +197,7 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
     model = load_model(args)
     learner = make_learner(args, model)
     base = None if args.lora else args.base  # an adapter is served on the base of its server
-    manager = CheckpointManager(args.folder / "weights", keep_last=3, base=base)
+    manager = CheckpointManager(args.weights, keep_last=3, base=base)
     first = manager.resume(model, learner)
     alarms = BatchAlarms()
     trained = set(manager.state.get("trained", []))  # the last step may not be acknowledged yet
@@ -206,7 +208,7 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
         num_groups = args.groups or buffer.policy.batch or GROUPS
         if num_groups != (buffer.policy.batch or num_groups):
             raise SystemExit(f"--groups {num_groups}: the buffer's batch is {buffer.policy.batch}")
-        await asyncio.to_thread(serve_newest, args.head, args.folder, first)
+        await asyncio.to_thread(serve_newest, args.head, args.weights, first)
         await buffer.set_version(first)
         for step in range(first + 1, args.steps + 1):
             phase = PhaseTimer()
@@ -227,7 +229,7 @@ async def train(args: argparse.Namespace, make_learner: MakeLearner = GrpoLearne
                 manager.save(model, learner, step, figures, state)
             await buffer.ack(batch.lease)
             with phase("sync"):
-                await asyncio.to_thread(serve_newest, args.head, args.folder, step)
+                await asyncio.to_thread(serve_newest, args.head, args.weights, step)
             figures |= phase.figures()
             log_step(args.folder, step, {**figures, **state})
             await buffer.set_version(step, figures)
@@ -306,6 +308,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--head", required=True, help="URL of the head server of the ng_run")
     parser.add_argument("--base", type=Path, default=BASE, help="folder of the first model")
     parser.add_argument("--folder", type=Path, default=Path("results/grpo"))
+    parser.add_argument("--weights", help="folder or s3://bucket/path; default: FOLDER/weights")
     parser.add_argument("--steps", type=int, default=90)
     parser.add_argument("--groups", type=int, help="groups of a step; default: the buffer's batch")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of matrices")
@@ -325,6 +328,8 @@ def run(parser: argparse.ArgumentParser, make_learner: MakeLearner) -> None:
     args = parser.parse_args()
     if not (args.base / "config.json").is_file():
         parser.error(f"--base {args.base}: no model, as there is no config.json")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    args.weights = args.weights or str(args.folder.resolve() / "weights")
     torch.manual_seed(args.seed)
     torch.set_num_threads(2)
     disable_progress_bar()

@@ -174,9 +174,10 @@ class LocalModel(Model):
 
     async def score_tokens(self, asked: ScoreRequest) -> JsonObject:
         sync = self.config.weight_sync
-        steps = sync.folder if sync and sync.mode == "checkpoint_dir" else None
         if self._succession is None:
             raise ModelError("the local model has not been started", status=503)
+        follows = self.follower if sync and sync.mode == "checkpoint_dir" else None
+        steps = follows.folder if follows else None
         async with self._succession.of_version(asked.version, steps, self._checkpoint()) as engine:
             if max(asked.token_ids) >= engine.vocabulary_size or min(asked.token_ids) < 0:
                 raise ModelError("token_ids: not of this model", status=400, retryable=False)

@@ -21,6 +21,7 @@ from .benchmark_table import tabulate_runs, tabulate_scores
 from .comparison import conclude, format_difference
 from .drawing import Point, Whisker, draw_bars, draw_lines, draw_whiskers
 from .facts import EXAMPLES, Facts, bins_of, gather
+from .length_bias import LengthBias
 from .metrics.aggregate import Aggregate
 from .metrics.paired import Side, compare
 from .pages.page_file import check_page, write_page
@@ -325,8 +326,22 @@ def _spending(files: Sequence[Facts]) -> str:
         head = ("cause", "rollouts", "output tokens", "share", "cost", "what it is")
         retried = f"{number_of(waste.num_retried, 'rollout')} needed more than one attempt."
         name = f"<h3>{escape(each.name)}</h3>" if len(files) > 1 else ""
-        found.append(name + _table(head, rows) + _note(retried))
+        found.append(name + _table(head, rows) + _note(retried) + _lengths(waste.lengths))
     return "<h2>What the tokens went to</h2>" + "".join(found) if found else ""
+
+
+def _lengths(found: LengthBias | None) -> str:
+    """What leaving rollouts out does to the lengths that are trained on."""
+    if found is None:
+        return ""
+    parts = (("used by the trainer", found.kept), ("not used", found.others))
+    rows = [
+        [what, f"{s.number:,}", f"{s.mean:,.0f}", f"{s.p50:,.0f}", f"{s.p95:,.0f}"]
+        for what, s in parts
+    ]
+    head = ("output tokens of rollouts", "rollouts", "mean", "p50", "p95")
+    said = f"On average, the rollouts that the trainer used are {found.describe()}."
+    return _table(head, rows) + _note(said)
 
 
 def _examples(files: Sequence[Facts]) -> str:

@@ -15,6 +15,7 @@ from ..store.files import OutputPaths
 from ..store.rollouts import RolloutFile
 from ..store.scope import group_of, key_of_group
 from ..types import JsonObject
+from .length_bias import LengthBias
 
 ACKED, TRAINED, EQUAL = "acked", "trained on", "zero variance"
 
@@ -53,10 +54,12 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """`causes` in the order of CAUSES. `num_retried`: rollouts that needed several attempts."""
+    """`causes` in the order of CAUSES. `num_retried`: rollouts that needed several attempts.
+    `lengths`: of the rollouts that the trainer used, and of the others."""
 
     causes: Mapping[str, Spending]
     num_retried: int
+    lengths: LengthBias | None = None
 
     @property
     def output_tokens(self) -> int:
@@ -77,10 +80,12 @@ def measure_waste(path: Path, failures: Sequence[JsonObject] = ()) -> Waste | No
     found: defaultdict[str, Spending] = defaultdict(Spending)
     groups: defaultdict[str, Spending] = defaultdict(Spending)
     rewards: defaultdict[str, set[float]] = defaultdict(set)
+    lengths: defaultdict[str, list[int]] = defaultdict(list)
     num_retried = 0
     for rollout in RolloutFile(path).rollouts():
         info, key = rollout.info, key_of_group(group_of(rollout.key))
         groups[key].add(info.output_tokens, info.cost_usd)
+        lengths["kept" if reasons.get(key) == ACKED else ""].append(info.output_tokens)
         num_retried += (info.attempt or 1) > 1
         if rollout.reward is not None:
             rewards[key].add(rollout.reward)
@@ -95,7 +100,8 @@ def measure_waste(path: Path, failures: Sequence[JsonObject] = ()) -> Waste | No
     for line in failures:
         found[FAILED].add(0, line.get("cost_usd"))
     order = [*CAUSES, *sorted(found.keys() - CAUSES.keys())]
-    return Waste({cause: found[cause] for cause in order if cause in found}, num_retried)
+    causes = {cause: found[cause] for cause in order if cause in found}
+    return Waste(causes, num_retried, LengthBias.of(lengths["kept"], lengths[""]))
 
 
 def _read_reasons(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from . import entry
 
 def simulate(command: SimulateTrainingConfig) -> JsonObject:
     """The figures of the configuration, with those of the recording."""
-    recording = read_recording(command.input_jsonl_fpath)
+    recording = read_recording(command.input_jsonl_fpath, command.limit)
     setup = TrainingSetup(
         speed=find_speed(command, recording),
         replicas=command.num_replicas,
@@ -31,6 +31,7 @@ def simulate(command: SimulateTrainingConfig) -> JsonObject:
     recorded = {
         "num_rollouts": recording.num_rollouts,
         "num_groups": len(recording.groups),
+        "is_cut": recording.is_cut,
         "token_s": setup.speed.alone_s,
         "token_s_each": setup.speed.each_s,
     }
@@ -51,8 +52,10 @@ def format_prediction(found: JsonObject) -> str:
     each = f", and {more_s:.2g} s for each sequence of its replica" if more_s else ""
     stale = ", ".join(f"{number:,} × {lag}" for lag, number in sorted(found["staleness"].items()))
     waste = ", ".join(f"{name} {share:.1%}" for name, share in found["waste"].items())
+    first = "the first " if recorded["is_cut"] else ""
     lines = [
-        f"recorded: {recorded['num_rollouts']:,} rollouts in {recorded['num_groups']:,} groups;"
+        f"recorded: {first}{recorded['num_rollouts']:,} rollouts"
+        f" in {recorded['num_groups']:,} groups;"
         f" a token took {recorded['token_s']:.2g} s{each}",
         f"a step: {found['step_s']:.1f} s; {found['rollouts_per_s']:.2f} rollouts/s and"
         f" {found['tokens_per_s']:,.0f} tokens/s are trained on",
@@ -65,6 +68,8 @@ def format_prediction(found: JsonObject) -> str:
         f"staleness: {stale}",
         f"tokens: {waste}",
     ]
+    if recorded["is_cut"]:
+        lines.insert(1, "the file has more rollouts: +limit= reads as many as you say")
     if found["cost_usd"]:
         lines.append(
             f"cost: ${found['cost_usd']:,.2f} for {found['steps']:,} steps,"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from ..analysis.metrics.advantages import GroupFigures
 from .alarms import BatchAlarms as BatchAlarms
 from .alarms import Threshold as Threshold
+from .gpus import measure_gpus
 from .rows import GroupRecord
 
 
@@ -44,7 +45,7 @@ def measure_batch(
     if seconds := _measure_sampling([each.sampled_s for each in rollouts]) or seconds:
         found["throughput/tokens_per_sec"] = sum(lengths) / seconds
         found["throughput/rollouts_per_sec"] = len(rollouts) / seconds
-    return found | _measure_memory()
+    return found | _measure_memory() | measure_gpus()
 
 
 def _measure_sampling(spans: Sequence[tuple[float, float] | None]) -> float | None:

@@ -7,6 +7,7 @@ import pytest
 from support import Bench, asked, read_jsonl, row, write_jsonl
 from used_groups import use_groups
 
+from rollout_kit.analysis.length_bias import LengthBias
 from rollout_kit.analysis.waste import measure_waste
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.commands import report
@@ -50,6 +51,35 @@ def test_what_a_buffer_dropped_has_its_reason(trained: Bench) -> None:
     write_jsonl(acks, [{**lines[0], "reason": "stale"}, *lines[1:]])
     waste = measure_waste(trained.folder / "rollouts.jsonl")
     assert waste is not None and waste.causes["stale"].rollouts == 2
+
+
+def test_the_lengths_of_what_is_left_out_are_compared(trained: Bench) -> None:
+    path, acks = trained.folder / "rollouts.jsonl", trained.folder / "rollouts.d/acks.jsonl"
+    assert getattr(measure_waste(path), "lengths") is None  # noqa: B009 (nothing is left out)
+    late, *others = read_jsonl(acks)
+    write_jsonl(acks, [{**late, "reason": "stale"}, *others])
+    lines = trained.lines()
+    for line in lines:
+        key = f"{line['rollout']['task_id']}"
+        line["usage"] = {"output_tokens": 30 if key in late["key"] else 10, "input_tokens": 1}
+    write_jsonl(path, lines)
+    waste = measure_waste(path)
+    assert waste is not None and waste.lengths is not None
+    kept, left_out = waste.lengths.kept, waste.lengths.others
+    assert (left_out.number, left_out.mean, left_out.p95) == (2, 30, 30)
+    assert (kept.number, kept.mean, kept.p50) == (len(lines) - 2, 10, 10)
+    mean = (2 * 30 + 10 * kept.number) / len(lines)
+    assert waste.lengths.bias == pytest.approx(10 / mean - 1)
+    page = trained.folder / "report.html"
+    report.main([f"{path}", f"+output_fpath={page}"])
+    assert f"used are {1 - 10 / mean:.1%} shorter than all" in page.read_text()
+
+
+def test_percentiles_of_lengths() -> None:
+    found = LengthBias.of(range(1, 102), [1000])
+    assert found is not None and (found.kept.mean, found.kept.p50, found.kept.p95) == (51, 51, 96)
+    assert str(found.kept) == "mean 51, p50 51, p95 96"
+    assert LengthBias.of([], [1]) is LengthBias.of([1], []) is None
 
 
 def test_the_report_shows_it(trained: Bench) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import alive, eventually, read_jsonl
+from support import alive, eventually, read_jsonl, write_jsonl
 from test_chaos_suite import FILES, Note, Site
 from workplace import said_until
 
@@ -437,6 +437,32 @@ def test_ten_workers_keep_a_hosted_endpoint_s_rate_limit(tmp_path: Path) -> None
         assert status == 0, said
         check_keys(site, 200)
         assert site.asked("/stats")["by_status"] == {"200": 200}
+
+
+def test_held_out_tasks_are_answered_while_workers_make_the_rollouts(
+    site: Site, own_workers: list[str]
+) -> None:
+    """Held-out tasks too are answered by servers that the workers run."""
+    site.tasks(40)
+    write_jsonl(site.folder / "test.jsonl", site.rows(6, first=100))
+    sets = "sets: {test: {input_jsonl_fpath: test.jsonl, agent_name: patient_agent}}"
+    (site.folder / "eval.yaml").write_text(sets)
+    with bound_socket("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    words = ["+buffer=memory:?batch=4&staleness=1", f"+buffer_port={port}", "+epochs=1"]
+    words += ["+eval=eval.yaml", "+eval_every=2", "+num_repeats=2"]
+    run = site.collecting(*own_workers, *words)
+    said_until(run, "Buffer: http")
+    trainer = [f"+buffer=http://127.0.0.1:{port}", "+batch=4", "+step_s=0", "+steps=4"]
+    status, said = site.ended(site.start("simulate_trainer", *trainer))
+    assert status == 0, said
+    said_until(run, "evaluation of version 4: test_greedy")
+    run.send_signal(signal.SIGINT)
+    site.ended(run)
+    lines = read_jsonl(site.folder / "out/rollouts.d/evaluations.jsonl")
+    names = ("test", "test_greedy")
+    assert [(x["set"], x["version"]) for x in lines] == [(n, v) for v in (0, 2, 4) for n in names]
+    assert [x["rollouts"] for x in lines] == [24, 6] * 3
 
 
 NODES = """

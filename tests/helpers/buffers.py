@@ -1,5 +1,6 @@
 """Buffers of every kind for tests, each with a clock that the test moves."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,6 +39,10 @@ KINDS = [
 """`make test-ray` has Ray."""
 
 
+RAY_AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
+"""On Linux Ray listens on all interfaces."""
+
+
 @contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
     """A Redis server of our own, as a URL."""
@@ -52,6 +57,21 @@ def redis_server(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def ray_cluster() -> Iterator[None]:
+    """A Ray cluster of this machine alone."""
+    here = Path(__file__).parent
+    os.environ["PYTHONPATH"] = f"{here.parent / 'training'}{os.pathsep}{here}"  # for the actor
+    os.environ |= RAY_AUTH
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 class Clock:

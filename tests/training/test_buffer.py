@@ -9,13 +9,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from buffers import KINDS, REDIS, Pass, group, make_buffer, redis_server
+from buffers import KINDS, REDIS, Pass, group, make_buffer, ray_cluster, redis_server
 from claims import assert_written
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -50,9 +50,6 @@ from rollout_kit.serving.transport.app import served
 from rollout_kit.serving.transport.http import HttpClient
 from rollout_kit.store.groups.members import HeldLine
 
-RAY_AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
-"""On Linux Ray listens on all interfaces."""
-
 VISIBLE_S = RESERVED_S = 1000.0
 
 
@@ -66,20 +63,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray_cluster() -> Iterator[None]:
-    if "ray" not in KINDS:
+def cluster() -> Iterator[None]:
+    with ray_cluster() if "ray" in KINDS else nullcontext():
         yield
-        return
-    here = Path(__file__).parent
-    os.environ["PYTHONPATH"] = (
-        f"{here}{os.pathsep}{here.parent / 'helpers'}"  # the actor imports both
-    )
-    os.environ |= RAY_AUTH
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
 
 
 class Known:
@@ -565,6 +551,28 @@ def test_a_spool_survives_a_torn_line_and_has_one_owner(tmp_path: Path) -> None:
         async with await open_buffer(url) as again:
             assert await again.put(group("a")) == "duplicate"
             assert await again.put(group("b")) == "ok"
+
+    asyncio.run(main())
+
+
+def test_a_group_that_a_full_disk_did_not_take_is_not_confirmed_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "spool", os.write
+
+    def write_half(file: int, raw: bytes) -> int:
+        return write(file, raw[: len(raw) // 2])
+
+    async def main() -> None:
+        async with await open_buffer(f"memory:?spool={path}") as buffer:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", write_half)
+                with pytest.raises(OutputError, match="the disk is full"):
+                    await buffer.put(group("a"))
+            assert await buffer.put(group("a")) == "duplicate"
+            await buffer.put(group("b"))
+        async with await open_buffer(f"memory:?spool={path}") as again:
+            assert [each.key for each in (await again.get(2)).groups] == ["a", "b"]
 
     asyncio.run(main())
 

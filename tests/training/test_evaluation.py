@@ -1,15 +1,25 @@
 """Held-out tasks are answered by fixed versions of the weights while a training runs."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from buffers import KINDS, ray_cluster, redis_server
 from support import Bench, asked, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import ScriptedModel
 from rollout_kit.errors import ConfigError
-from rollout_kit.rl import BufferPolicy, CheckpointManager, MemoryBuffer, serve_buffer
+from rollout_kit.rl import (
+    Buffer,
+    BufferPolicy,
+    CheckpointManager,
+    MemoryBuffer,
+    open_buffer,
+    serve_buffer,
+)
 from rollout_kit.serving.model import REQUIRE_VERSION
 
 HELD_OUT = 20
@@ -43,11 +53,27 @@ def write_sets(folder: Path) -> Path:
     return folder / "eval.yaml"
 
 
-def train(bench: Bench, steps: int, reward: float = 0.5) -> list[int | None]:
+@asynccontextmanager
+async def serve(bench: Bench, place: str = "") -> AsyncIterator[tuple[Buffer, str]]:
+    """A buffer for the trainer, and its URL for the collection. `place` is the URL of a Redis or a
+    Ray cluster; without one it is in memory, with a spool."""
+    policy = BufferPolicy(batch=2, staleness=1)
+    if place:
+        async with await open_buffer(place, **policy.model_dump(exclude_defaults=True)) as buffer:
+            yield buffer, place
+        return
+    async with (
+        MemoryBuffer(policy, spool=bench.folder / "spool.jsonl") as buffer,
+        serve_buffer(buffer) as url,
+    ):
+        yield buffer, url
+
+
+def train(bench: Bench, steps: int, reward: float = 0.5, place: str = "") -> list[int | None]:
     """Train some steps with an evaluation at each second one; the best version at each step."""
     best: list[int | None] = []
 
-    async def lesson(buffer: MemoryBuffer) -> None:
+    async def lesson(buffer: Buffer) -> None:
         version = (await buffer.stats())["version"] or 0
         bench.model.version = version
         await buffer.set_version(version)
@@ -61,9 +87,7 @@ def train(bench: Bench, steps: int, reward: float = 0.5) -> list[int | None]:
         await buffer.finish()
 
     async def main() -> None:
-        spool = bench.folder / "spool.jsonl"
-        buffer = MemoryBuffer(BufferPolicy(batch=2, staleness=1), spool=spool)
-        async with buffer, serve_buffer(buffer) as url:
+        async with serve(bench, place) as (buffer, url):
             training = asyncio.create_task(lesson(buffer))
             keys = {"eval": write_sets(bench.folder), "eval_every": 2, "epochs": None}
             rows = [row(f"task {n}") for n in range(5)]
@@ -74,9 +98,22 @@ def train(bench: Bench, steps: int, reward: float = 0.5) -> list[int | None]:
     return best
 
 
-def test_each_second_version_is_evaluated(bench: Bench) -> None:
+@pytest.fixture(params=["memory", *KINDS[3:]])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where the buffer is, which is empty."""
+    if request.param == "redis":
+        with redis_server(tmp_path) as url:
+            yield url
+    elif request.param == "ray":
+        with ray_cluster():
+            yield "ray:///evaluated"
+    else:
+        yield ""
+
+
+def test_each_second_version_is_evaluated(bench: Bench, place: str) -> None:
     bench.model = Learner([5, 5, 15, 15, 10])
-    best = train(bench, 4)
+    best = train(bench, 4, place=place)
     assert best == [0, 0, 2, 2]
     sampled = [each for each, temperature in bench.model.evaluated if temperature is None]
     greedy = [each for each, temperature in bench.model.evaluated if temperature == 0]
@@ -95,11 +132,11 @@ def test_each_second_version_is_evaluated(bench: Bench) -> None:
     assert "Evaluations: test 0.250 → 0.500" in said and "best: version 2" in said
 
 
-def test_the_same_command_evaluates_no_version_twice(bench: Bench) -> None:
+def test_the_same_command_evaluates_no_version_twice(bench: Bench, place: str) -> None:
     bench.model = Learner([5] * 9)
-    train(bench, 2)
+    train(bench, 2, place=place)
     before = len(bench.model.evaluated)
-    train(bench, 2)
+    train(bench, 2, place=place)
     assert [each for each, _ in bench.model.evaluated[before:]] == [4] * 60
 
 

@@ -150,6 +150,53 @@ def test_the_term_of_the_reward_changes_the_advantages_as_by_hand(
     assert float(loss.detach()) == float(plain.detach()) and "kl/mean" in figures
 
 
+@pytest.mark.parametrize(("coefficient", "expected"), [(0.1, 2), (0.0, 1), (None, 1)])
+def test_the_term_of_the_loss_counts_rows_without_an_advantage(
+    coefficient: float | None, expected: int
+) -> None:
+    """A rollout without a reward takes no part."""
+    example, losses = load_example("grpo/train.py"), load_example("grpo/losses.py")
+    rows = draw_rows(read_table(make_model(0)))
+    rollouts = [
+        SimpleNamespace(reward=1.0, rows=[rows[0]], advantage=0.0),
+        SimpleNamespace(reward=2.0, rows=[rows[1]], advantage=1.0),
+        SimpleNamespace(reward=None, rows=[rows[1]], advantage=0.0),
+    ]
+    penalty = None
+    if coefficient is not None:
+        penalty = losses.Penalty(make_model(1), coefficient)
+    samples = example.make_samples(SimpleNamespace(rollouts=rollouts), penalty)
+    assert len(samples) == expected
+
+
+def test_rows_without_a_token_to_train_on_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing predicts the first token of a row, so it counts for no mean either."""
+    import torch
+
+    losses = load_example("grpo/losses.py")
+    monkeypatch.setattr(losses, "MICROBATCH", 1)
+    found = []
+    for more in ([], [([1, 0, 0], 0.5), ([0, 0, 0], 0.5)]):
+        policy = make_model(0)
+        table = read_table(policy)
+        rows = [*draw_rows(table), *(make_row([1, 2, 3], m, table, advantage=a) for m, a in more)]
+        penalty = losses.Penalty(make_model(1), 0.1)
+        compute = partial(losses.compute_policy_loss, policy, penalty=penalty)
+        optimizer = torch.optim.SGD(policy.parameters(), lr=RATE)
+        samples = [sample(losses, row) for row in rows]
+        figures, norm = losses.train_minibatches(
+            policy, optimizer, samples, random.Random(0), compute
+        )
+        found.append((figures, norm, read_table(policy)))
+    assert found[0] == found[1]
+    loss, figures = compute(samples[2:])
+    assert float(loss.detach()) == 0 and figures == {}
+    assert losses.train_minibatches(policy, optimizer, samples[2:], random.Random(0), compute) == (
+        {},
+        None,
+    )
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_reference_of_a_lora_is_the_model_without_it(tmp_path: Path) -> None:
     skip_unless_installed("peft")

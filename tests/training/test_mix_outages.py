@@ -1,16 +1,18 @@
 """A source of a mix whose environment goes down: it is named, and its share is not lost."""
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Bench, Echo, eventually, row, write_jsonl
+from support import Bench, Echo, eventually, read_jsonl, row, write_jsonl
 
 from rollout_kit.api.testing import making
 from rollout_kit.errors import PeerUnreachable
 from rollout_kit.rl import BufferPolicy, MemoryBuffer, serve_buffer
+from rollout_kit.rl.evaluation import evaluations
 from rollout_kit.rl.mixing import outages
 from rollout_kit.rl.mixing.shares import Shares
 from rollout_kit.serving import registry
@@ -51,6 +53,15 @@ def write_mix(folder: Path, when_down: str) -> Path:
     return folder / "mix.yaml"
 
 
+def write_sets(folder: Path) -> Path:
+    sets: dict[str, Any] = {}
+    for name in ("falling", "echo"):
+        path = write_jsonl(folder / f"test_{name}.jsonl", [row(f"test {n}") for n in range(40)])
+        sets[name] = {"input_jsonl_fpath": str(path), "agent_name": f"{name}_agent"}
+    (folder / "eval.yaml").write_text(json.dumps({"greedy": False, "sets": sets}))
+    return folder / "eval.yaml"
+
+
 class Trainer:
     """Uses batches, each for a step; remembers the sources of their groups."""
 
@@ -75,7 +86,7 @@ class Trainer:
         await asyncio.to_thread(eventually, lambda: text in self.bench.out.getvalue())
 
 
-def train(bench: Bench, when_down: str, lesson: Any) -> Trainer:
+def train(bench: Bench, when_down: str, lesson: Any, **more: Any) -> Trainer:
     mix = write_mix(bench.folder, when_down)
     policy = BufferPolicy(batch=BATCH, staleness=0)
 
@@ -89,7 +100,7 @@ def train(bench: Bench, when_down: str, lesson: Any) -> Trainer:
 
         async with serve_buffer(buffer) as url:
             training = asyncio.create_task(teach())
-            keys = {"num_repeats": 2, "mix": mix, "input_jsonl_fpath": None, "buffer": url}
+            keys = {"num_repeats": 2, "mix": mix, "input_jsonl_fpath": None, "buffer": url, **more}
             assert await bench.collect(**keys) == 0
             await training
         return trainer
@@ -171,6 +182,30 @@ def test_failures_in_a_row_show_it_too(bench: Bench, monkeypatch: pytest.MonkeyP
     counts = Counter(train(bench, "catch_up", lesson).used)
     assert abs(counts["falling"] / counts.total() - 0.5) < 0.05
     assert "its last 8 rollouts failed" in bench.out.getvalue()
+
+
+def test_an_evaluation_waits_for_its_environment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No set is measured by a part of its tasks, and the others are measured meanwhile."""
+    monkeypatch.setattr(evaluations, "AGAIN_S", 0.05)
+    sets = write_sets(bench.folder)
+
+    async def lesson(trainer: Trainer) -> None:
+        await fall(trainer)  # two steps
+        training = asyncio.create_task(trainer.step(2))
+        await trainer.wait_for("the evaluation of version 2 waits: falling: nothing listens")
+        assert not training.done()
+        await rise(trainer)
+        await training
+        await trainer.wait_for("evaluation of version 4: echo")
+
+    train(bench, "catch_up", lesson, eval=sets, eval_every=2)
+    lines = read_jsonl(bench.folder / "rollouts.d/evaluations.jsonl")
+    found = [(x["set"], x["version"], x["rollouts"]) for x in lines]
+    order = {2: ("echo", "falling"), 4: ("falling", "echo")}
+    assert found == [(name, version, 160) for version, names in order.items() for name in names]
+    assert bench.out.getvalue().count("the evaluation of version 2 waits") == 1
 
 
 def test_a_source_that_is_let_off_has_no_claim() -> None:

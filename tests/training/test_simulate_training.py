@@ -170,6 +170,22 @@ def test_the_command_predicts_from_a_file(
     said = capsys.readouterr().out
     assert "a step: 23.0 s; 0.35 rollouts/s and 7 tokens/s are trained on" in said
     assert "tokens: trained on 100.0%" in said and "cost: $0.09 for 4 steps" in said
+    assert "recorded: 24 rollouts in 6 groups" in said and "has more" not in said
+
+
+def test_a_file_that_is_not_read_to_its_end_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_rollouts(tmp_path / "rollouts.jsonl", 25)
+    words = [f"+input_jsonl_fpath={path}", "+places=1", "+batch=2", "+steps=2", "+step_s=1"]
+    for limit, is_cut in ((24, True), (25, False)):
+        assert simulate_training.main([*words, f"+limit={limit}", "+json=true"]) == 0
+        found = json.loads(capsys.readouterr().out)["recording"]
+        assert (found["num_rollouts"], found["is_cut"]) == (limit, is_cut)
+    assert simulate_training.main([*words, "+limit=24"]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("recorded: the first 24 rollouts in 6 groups")
+    assert second == "the file has more rollouts: +limit= reads as many as you say"
 
 
 def test_a_recording_that_says_too_little_is_refused(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_the_advantage_is_what_the_teacher_has_over_the_student() -> None:
     sample = example.make_sample(student)
     own = student.log_probs
     assert sample.advantages == [0.0, -1.0 - own[1], -3.0 - own[2]]
-    assert example.measure_divergence([sample]) == pytest.approx(2.0 + own[1])
+    assert example.measure_divergence([sample])["teacher/kl"] == pytest.approx(2.0 + own[1])
+    assert example.measure_divergence([]) == {}
     with pytest.raises(SystemExit, match=r"add \+teacher="):
         example.make_sample(make_row([1, 2], [0, 1], table))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..bucket import read_place
+from .bucket_spool import BucketSpool
 from .buffer import Buffer
 from .group import BufferedGroup, GroupBatch
 from .policy import BufferPolicy
@@ -18,24 +20,26 @@ SILENT = frozenset({"reserve", "refuse", "extend", "list_settled", "stats"})
 
 
 class MemoryBuffer(Buffer):
-    """`spool` is a file that holds what waits here; a later buffer with this file continues."""
+    """`spool` is a file, or s3://bucket/path, that holds what waits here; a later buffer with it
+    continues."""
 
     def __init__(
         self,
         policy: BufferPolicy | None = None,
         *,
-        spool: Path | None = None,
+        spool: str | Path | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(policy or BufferPolicy(), clock)
         self._waiting: set[asyncio.Future[None]] = set()
-        self._spool = Spool(spool) if spool else None
+        self._spool = _open_spool(spool) if spool else None
         note = self._spool.append if self._spool else lambda *change: None
         self.shelf = Shelf(self.policy, self.clock, note)
         if self._spool:
             self._spool.restore(self.shelf)
 
     async def _do(self, operation: str, **fields: Any) -> Any:
+        self._catch_up()
         if operation in NAMING:
             fields["token"] = secrets.token_hex(8)
         found = getattr(self.shelf, operation)(**fields)
@@ -48,6 +52,7 @@ class MemoryBuffer(Buffer):
             self._spool.close()
 
     async def _put(self, group: BufferedGroup, ticket: str, wait_s: float) -> str:
+        self._catch_up()
         size = len(group.encode()) if self.policy.capacity_bytes is not None else 0
         found = self.shelf.put(group, size, ticket)
         if self._waiting and found == "ok":
@@ -57,6 +62,7 @@ class MemoryBuffer(Buffer):
     async def _get(
         self, number: int, least: int, staleness: int | None, wait_s: float, owner: str
     ) -> tuple[GroupBatch | None, bool]:
+        self._catch_up()
         shelf, num = self.shelf, len(self.shelf)
         taken = shelf.take(number, least, staleness, owner, secrets.token_hex(8))
         if len(shelf) < num:  # what was dropped made room
@@ -74,8 +80,19 @@ class MemoryBuffer(Buffer):
         finally:
             self._waiting.discard(waiter)
 
+    def _catch_up(self) -> None:
+        """Nothing is confirmed on the ground of a change that could not be written."""
+        if self._spool:
+            self._spool.catch_up()
+
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _open_spool(place: str | Path) -> Spool | BucketSpool:
+    if url := read_place(place, "spool"):
+        return BucketSpool(url)
+    return Spool(Path(place))

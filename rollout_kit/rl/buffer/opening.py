@@ -1,7 +1,6 @@
 """From the URL of a buffer to the buffer."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,8 +9,11 @@ from .buffer import Buffer
 from .owners import LeaseOwner
 from .policy import BufferPolicy
 
-SCHEMES = (
-    "memory, memory:?spool=FILE, redis://HOST:PORT/DB/NAME, ray://ADDRESS/NAME, http://HOST:PORT"
+SCHEMES = ", ".join(
+    (
+        *("memory", "memory:?spool=FILE", "memory:?spool=s3://BUCKET/PATH"),
+        *("redis://HOST:PORT/DB/NAME", "ray://ADDRESS/NAME", "http://HOST:PORT"),
+    )
 )
 
 DEFAULT_NAME = "buffer"
@@ -38,9 +40,7 @@ async def _open(url: str, token: str, policy: dict[str, Any]) -> Buffer:
         from .memory import MemoryBuffer
 
         spool = asked.pop("spool", None)
-        return MemoryBuffer(
-            BufferPolicy.parse(asked, "memory"), spool=Path(spool) if spool else None
-        )
+        return MemoryBuffer(BufferPolicy.parse(asked, "memory"), spool=spool or None)
     if scheme in ("http", "https"):
         from .http import HttpBuffer
 
@@ -72,6 +72,11 @@ async def _open(url: str, token: str, policy: dict[str, Any]) -> Buffer:
 def read_url(url: str, policy: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
     """The scheme of a buffer's URL, and what it asks for; ConfigError for another URL."""
     scheme = url.partition("?")[0].partition(":")[0]
+    if scheme == "s3":
+        raise ConfigError(
+            f"buffer={url}: in a bucket nothing waits or is leased. Serve a buffer that keeps its"
+            f" groups there: memory:?spool={url.partition('?')[0]}"
+        )
     if scheme not in ("memory", "redis", "rediss", "unix", "ray", "http", "https"):
         raise ConfigError(f"buffer={url}: there are {SCHEMES}")
     if scheme == "memory" and url.partition("?")[0].strip(":/") != "memory":

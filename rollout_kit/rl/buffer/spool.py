@@ -37,12 +37,14 @@ class Spool:
         self._shelf: Shelf | None = None
         self._file = -1
         self._size = self._live = 0
+        self._is_behind = False
+        """Whether a change is not written, or not whole."""
 
     def restore(self, shelf: Shelf) -> None:
         """Put on the shelf what the file holds, and follow it from now on."""
         for _, raw in read_lines(self.path):
             for kind, values in (parse_line(raw) or {}).items():
-                _apply(shelf, kind, *values)
+                apply_change(shelf, kind, *values)
         shelf.begin_again()
         self._shelf = shelf
         self._compact()
@@ -50,14 +52,23 @@ class Spool:
     def append(self, kind: str, *values: Any) -> None:
         if self._file < 0:
             return
-        raw = _line(kind, *values)
+        raw, self._is_behind = format_change(kind, *values), True
         try:
-            os.write(self._file, raw)
+            num_written = os.write(self._file, raw)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot write the spool: {error.strerror}") from None
+        if num_written < len(raw):
+            raise OutputError(f"{self.path}: cannot write the spool: the disk is full")
+        self._is_behind = False
         self._size += len(raw)
         if self._size > 2 * self._live + SPARE_BYTES:
             self._compact()
+
+    def catch_up(self) -> None:
+        """Write what a failed write lacks; OutputError as long as that is not possible."""
+        if self._is_behind:
+            self._compact()
+            self._is_behind = False
 
     def close(self) -> None:
         if self._file >= 0:
@@ -71,7 +82,7 @@ class Spool:
     def _compact(self) -> None:
         """Write the file anew, with nothing but what the shelf has now."""
         assert self._shelf is not None
-        content = _line("shelf", self._shelf.save())
+        content = format_change("shelf", self._shelf.save())
         write_atomically(self.path, content)
         if self._file >= 0:
             os.close(self._file)
@@ -79,12 +90,13 @@ class Spool:
         self._size = self._live = len(content)
 
 
-def _line(kind: str, *values: Any) -> bytes:
+def format_change(kind: str, *values: Any) -> bytes:
+    """A change as a line of JSON."""
     return orjson.dumps({kind: values}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _apply(shelf: Shelf, kind: str, *values: Any) -> None:
-    """Make a change again."""
+def apply_change(shelf: Shelf, kind: str, *values: Any) -> None:
+    """Make a change again, by a name and values that a shelf has noted."""
     match kind, *values:
         case "shelf", state:
             shelf.restore(state)

@@ -8,7 +8,7 @@ task.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,23 @@ from ...analysis.comparison import compare_files
 from ...api.arguments import read_keys
 from ...api.reached import Reach
 from ...api.runs import Collecting
+from ...collecting.pacing.give_up import UNREACHED
 from ...collecting.run import Run
 from ...config.keys import CollectConfig, CompareConfig
-from ...errors import ConfigError, RolloutError, StopRun
+from ...errors import ConfigError, RolloutError, StopRun, number_of
 from ...launch.reach import Servers
 from ...reading import parse_line, read_lines
 from ...serving.model import REQUIRE_VERSION
 from ...store.lines import now_text
-from ...types import JsonObject, Say
+from ...types import Failure, JsonObject, Say
 from ..buffer.buffer import Buffer
 from .eval_file import EvaluationFile, EvaluationSet
 
 LOOK_S = 0.2
 """How often the trainer's version is looked at."""
+
+AGAIN_S = 15.0
+"""Pause before a set is tried again whose servers were not reached."""
 
 Z = 1.96
 """Half of a 95 % interval, in standard errors."""
@@ -109,20 +113,39 @@ class Evaluations:
         return {line["set"] for line in self.lines if line["version"] == version} >= {*self._sets}
 
     async def _evaluate(self, version: int) -> None:
+        """Evaluate the sets that have no line yet. One whose servers are down is tried again."""
         figures: dict[str, float] = {}
-        for name, asked in self._sets.items():
-            line = await self._evaluate_set(name, asked, version)
-            self._append(line)
+        known = {line["set"]: line for line in self.lines if line["version"] == version}
+        is_said = False
+        while self._sets.keys() - known.keys():
+            unreached: RolloutError | None = None
+            for name in [each for each in self._sets if each not in known]:
+                found = await self._evaluate_set(name, self._sets[name], version)
+                if isinstance(found, RolloutError):
+                    unreached = found
+                    continue
+                self._append(found)
+                known[name] = found
+                said = f"evaluation of version {version}: {name} {_describe(found)}"
+                self._say(said, event="evaluation")
+            if unreached is not None:
+                if not is_said:
+                    why = f"the evaluation of version {version} waits: {unreached}"
+                    self._say(why, event="evaluation_waits", version=version)
+                is_said = True
+                await asyncio.sleep(AGAIN_S)
+        for name, line in known.items():
             prefix = f"eval/{name}"
             figures |= {
                 f"{prefix}/{key}": line[key] for key in FIGURES if line.get(key) is not None
             }
-            self._say(
-                f"evaluation of version {version}: {name} {_describe(line)}", event="evaluation"
-            )
         self._take(version, figures)
 
-    async def _evaluate_set(self, name: str, asked: EvaluationSet, version: int) -> JsonObject:
+    async def _evaluate_set(
+        self, name: str, asked: EvaluationSet, version: int
+    ) -> JsonObject | RolloutError:
+        """The line of a set; the error of a server that is not reached, if tasks lack answers for
+        that reason. They are asked again the next time."""
         output = self._output_of(name, version)
         output.parent.mkdir(parents=True, exist_ok=True)
         peers = self._run.runner.peers
@@ -133,11 +156,21 @@ class Evaluations:
         command = read_keys(CollectConfig, output, {**keys, "responses_create_params": params})
         reach = Reach(Servers(peers, [asked.agent_name], {}, {}))
         run = Collecting(reach, asked.input_jsonl_fpath, command)
+        failures: list[Failure] = []
         try:
-            table = await run.table()
+            async for outcome in run:
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)  # noqa: PERF401 (kept when the run is stopped)
         except StopRun as error:
-            raise ConfigError(f"eval: {name}: {error}") from None
-        return self._measure(name, version, table.metrics)
+            if (unreached := _find_unreached(failures)) is None:
+                raise ConfigError(f"eval: {name}: {error}") from None
+            return unreached
+        if (unreached := _find_unreached(failures)) is not None:
+            return unreached
+        if failures:
+            what = f"{number_of(len(failures), 'rollout')} of {name} failed: {failures[0].error}"
+            self._say(f"evaluation of version {version}: {what}", event="evaluation_failures")
+        return self._measure(name, version, run.metrics)
 
     def _measure(self, name: str, version: int, metrics: JsonObject) -> JsonObject:
         line: JsonObject = {"set": name, "version": version, "at": now_text()}
@@ -175,6 +208,11 @@ class Evaluations:
         self.lines.append(line)
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _find_unreached(failures: Iterable[Failure]) -> RolloutError | None:
+    """The error of a server that was not reached."""
+    return next((each.error for each in failures if each.error.status in UNREACHED), None)
 
 
 FIGURES = ("reward", "reward_error", "reward_low", "reward_high", "gain", "gain_low", "gain_high")

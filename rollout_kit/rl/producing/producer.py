@@ -144,7 +144,8 @@ class Producer:
                 self.source.note_settled(settled)
         for ticket in self._tickets.names():
             await self._ask(partial(self._buffer.extend, ticket))
-        self._gauges.take(stats := await self._ask(self._buffer.stats), self.source.measure())
+        more = {**self.source.measure(), **self.stragglers.measure()}
+        self._gauges.take(stats := await self._ask(self._buffer.stats), more)
         self._tickets.note_leased(0 if stats["waiting"] else stats["leased"])
 
     async def wait_for_trainer(self) -> None:

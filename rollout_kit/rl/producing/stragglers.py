@@ -2,13 +2,13 @@
 the others are stopped, and go on in the next step: finished turns are not made again.
 
 The groups that are done first are the short ones, so what a step trains on is biased; the run says
-how much longer the stopped rollouts were.
+by how much.
 """
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any
 
+from ...analysis.length_bias import LengthBias
 from ...collecting.run import Run
 from ...collecting.slot import Slot
 from ...errors import number_of
@@ -52,17 +52,29 @@ class Stragglers:
         self._run.schedule.refresh()
 
     def report(self) -> str:
-        """How many were stopped, and how long they are beside the others; empty if none was."""
+        """How many were stopped, and what that does to lengths; empty if none was."""
         if not self._stopped:
             return ""
         what = f"{number_of(len(self._stopped), 'rollout')} stopped at a full step"
-        stopped, others = self._lengths[True], self._lengths[False]
-        if not (stopped and others):
+        if (found := self._measure()) is None:
             return what
         return (
-            f"{what}; their mean output tokens: {fmean(stopped):,.0f},"
-            f" of the others: {fmean(others):,.0f}"
+            f"{what}; their output tokens: {found.others}; of the others: {found.kept};"
+            f" those that were not stopped are {found.describe()}"
         )
+
+    def measure(self) -> dict[str, float]:
+        """The same, for trackers."""
+        if (found := self._measure()) is None:
+            return {}
+        return {
+            "stopped/n": float(len(self._stopped)),
+            "stopped/length_mean": found.others.mean,
+            "stopped/length_bias": found.bias,
+        }
+
+    def _measure(self) -> LengthBias | None:
+        return LengthBias.of(self._lengths[False], self._lengths[True])
 
     def _put_back(self, slot: Slot) -> None:
         attempt = renew_attempt(slot)

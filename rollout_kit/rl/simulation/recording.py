@@ -69,6 +69,8 @@ class Recording:
 
     groups: list[list[RecordedRollout]]
     spans: list[CallSpan]
+    is_cut: bool = False
+    """Whether the file has more rollouts than were read."""
 
     @property
     def num_rollouts(self) -> int:
@@ -79,18 +81,19 @@ class Recording:
         return statistics.mode(map(len, self.groups))
 
 
-def read_recording(path: Path, limit: int = 10_000) -> Recording:
+def read_recording(path: Path, limit: int | None = None) -> Recording:
     """The first rollouts of a file; ConfigError if they do not have what is needed."""
     groups: dict[object, list[RecordedRollout]] = {}
     spans: list[CallSpan] = []
+    is_cut = False
     for number, rollout in enumerate(RolloutFile(path).rollouts()):
-        if number == limit:
+        if is_cut := number == limit:
             break
         every = read_turns(rollout.line["rollout"].get("turns"))
         calls = [call for call in every if call.by in (None, "policy")]
         groups.setdefault(group_of(rollout.key), []).append(_read_rollout(rollout, calls))
         spans += _list_spans(rollout, calls)
-    found = Recording(list(groups.values()), spans)
+    found = Recording(list(groups.values()), spans, is_cut)
     if found.num_rollouts < LEAST:
         raise ConfigError(f"{path}: {found.num_rollouts} rollouts; {LEAST} are needed at least")
     if not any(span.tokens for span in spans):

@@ -22,15 +22,13 @@ from ...errors import ConfigError
 from ...serving.weights import WEIGHTS
 from ...types import JsonObject
 from ..lora.adapter import WEIGHTS as ADAPTER
-from .folder import INDEX, MARKERS, BadStep, WeightStep, check_step, find_steps, seal, step_folder
+from .folder import INDEX, MARKERS, BadStep, WeightStep, check_step, seal, step_folder
+from .sync import open_steps
 
 log = logging.getLogger(__name__)
 
 MODEL, TRAINER, STATE = "model.safetensors", "trainer.pt", "trainer.json"
 """The weights, what torch saves besides them, and what is JSON."""
-
-BEST = "best"
-"""Link to the checkpoint that is best on held-out tasks."""
 
 ONE_FILE = "1000GB"
 """Size from which transformers would write several files."""
@@ -38,6 +36,7 @@ ONE_FILE = "1000GB"
 
 class CheckpointManager:
     """The checkpoints of one training in `save_dir`, as `step_N/`; the last `keep_last` are kept.
+    `save_dir` is a folder, or `s3://bucket/path`.
 
     `base` is the folder of the model that training began with: its other files, such as the
     tokenizer, are copied into every checkpoint, so that each can be served alone.
@@ -48,7 +47,7 @@ class CheckpointManager:
     ) -> None:
         if keep_last < 1:
             raise ConfigError(f"keep_last must be at least 1, got {keep_last}")
-        self.save_dir = Path(save_dir).expanduser()
+        self._steps = open_steps(save_dir, "save_dir")
         self.keep_last = keep_last
         self.base = Path(base).expanduser() if base else None
         self.metrics: JsonObject = {}
@@ -61,15 +60,13 @@ class CheckpointManager:
     @contextmanager
     def write(self, step: int) -> Iterator[Path]:
         """Context with an empty folder for the checkpoint; it is finished when the block ends."""
-        target = step_folder(self.save_dir, step)
-        scratch = target.with_name(f".{target.name}")
+        scratch = self._steps.folder / f".step_{step}"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         yield scratch
         self._add_files_of_base(scratch)
         seal(scratch)
-        _remove(target)
-        scratch.rename(target)
+        self._steps.publish(scratch, step)
         self._cleanup()
 
     def save(
@@ -80,8 +77,8 @@ class CheckpointManager:
         metrics: Mapping[str, float] | None = None,
         state: JsonObject | None = None,
     ) -> Path:
-        """Write the checkpoint of a torch module. `state` is kept as JSON: for example the position
-        in a buffer."""
+        """Write the checkpoint of a torch module; its folder on this machine. `state` is kept as
+        JSON: for example the position in a buffer."""
         torch, safetensors = _import("torch"), _import("safetensors.torch")
         with self.write(step) as folder:
             if save_pretrained := getattr(model, "save_pretrained", None):
@@ -92,7 +89,7 @@ class CheckpointManager:
                 torch.save({"optimizer": optimizer.state_dict()}, folder / TRAINER)
             about = {"step": step, "metrics": dict(metrics or {}), "state": state or {}}
             (folder / STATE).write_text(json.dumps(about))
-        return step_folder(self.save_dir, step)
+        return step_folder(self._steps.folder, step)
 
     def resume(self, model: Any, optimizer: Any = None) -> int:
         """Load the last sound checkpoint into `model` and `optimizer`; return its step, 0 if there
@@ -117,27 +114,20 @@ class CheckpointManager:
 
     def keep_best(self, step: int | None) -> None:
         """Keep this checkpoint, however old it gets, as `best`; None changes nothing."""
-        if step is None or not step_folder(self.save_dir, step).is_dir() or self._best() == step:
+        if step is None or self._steps.read_best() == step:
             return
-        link = self.save_dir / BEST
-        scratch = link.with_name(f".{BEST}")
-        scratch.unlink(missing_ok=True)
-        scratch.symlink_to(step_folder(self.save_dir, step).name)
-        scratch.replace(link)
-
-    def _best(self) -> int | None:
-        link = self.save_dir / BEST
-        target = link.readlink().name if link.is_symlink() else ""
-        return int(target.rpartition("_")[2]) if target else None
+        if step in (each.version for each in self._steps.find()):
+            self._steps.mark_best(step)
 
     def latest(self) -> WeightStep | None:
         """The last checkpoint whose files are as they were written."""
-        for step in find_steps(self.save_dir):
+        for step in self._steps.find():
             try:
+                self._steps.fetch(step)
                 check_step(step)
                 return step
             except BadStep as error:
-                log.warning("%s is left out: %s", step.folder, error)
+                log.warning("%s is left out: %s", step, error)
         return None
 
     def _add_files_of_base(self, folder: Path) -> None:
@@ -149,16 +139,10 @@ class CheckpointManager:
                 shutil.copyfile(path, folder / path.name)
 
     def _cleanup(self) -> None:
-        for step in find_steps(self.save_dir)[self.keep_last :]:
-            if step.version != self._best():
-                _remove(step.folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a checkpoint. Its marker goes first, so that nothing reads what is left."""
-    for name in MARKERS:
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+        best = self._steps.read_best()
+        for step in self._steps.find()[self.keep_last :]:
+            if step.version != best:
+                self._steps.remove(step.version)
 
 
 def _import(name: str) -> Any:

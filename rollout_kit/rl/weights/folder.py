@@ -8,6 +8,7 @@ as a marker too.
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,17 +28,62 @@ STEP = re.compile(r"step_(\d{1,18})")
 INDEX = "model.safetensors.index.json"
 
 
+BEST = "best"
+"""Link to the checkpoint that is best on held-out tasks."""
+
+
 class BadStep(RolloutKitError):
     """The files of a step cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightStep:
-    """A finished step. `signature` differs if the step was written again."""
+    """A finished step. `signature` differs if the step was written again. `url` is where it comes
+    from, if that is not `folder`."""
 
     version: int
     folder: Path
-    signature: tuple[int, int, int]
+    signature: tuple[int | str, ...]
+    url: str = ""
+
+    def __str__(self) -> str:
+        return self.url or str(self.folder)
+
+
+class StepFolder:
+    """The steps of a folder on a disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self) -> list[WeightStep]:
+        """The finished steps, the newest first."""
+        return find_steps(self.folder)
+
+    def fetch(self, step: WeightStep) -> None:
+        """Have the files of a step in its folder: they are there."""
+
+    def has(self, step: WeightStep) -> bool:
+        return step.folder.exists()
+
+    def publish(self, scratch: Path, version: int) -> None:
+        """Make the sealed files of a folder beside the steps a step."""
+        self.remove(version)
+        scratch.rename(step_folder(self.folder, version))
+
+    def remove(self, version: int) -> None:
+        remove_step(step_folder(self.folder, version))
+
+    def read_best(self) -> int | None:
+        link = self.folder / BEST
+        target = link.readlink().name if link.is_symlink() else ""
+        return int(target.rpartition("_")[2]) if target else None
+
+    def mark_best(self, version: int) -> None:
+        scratch = self.folder / f".{BEST}"
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(step_folder(self.folder, version).name)
+        scratch.replace(self.folder / BEST)
 
 
 def step_folder(directory: Path, version: int) -> Path:
@@ -61,6 +107,13 @@ def _read_signature(folder: Path) -> tuple[int, int, int] | None:
             status = (folder / name).stat()
             return status.st_ino, status.st_mtime_ns, status.st_size
     return None
+
+
+def remove_step(folder: Path) -> None:
+    """Remove the files of a step. Its marker goes first, so that nothing reads what is left."""
+    for name in MARKERS:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def seal(folder: Path) -> None:

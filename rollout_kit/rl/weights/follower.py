@@ -10,12 +10,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...errors import ModelError, RolloutKitError
 from ...serving.transport.loop import cancel_all
 from ...time_limit import within
 from ...types import JsonObject
-from .folder import WeightStep, check_step, find_steps
+from ..bucket import BucketError
+from .folder import WeightStep, check_step
 from .sync import WeightSync
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Follower:
     ) -> None:
         self.version = 0
         self._sync, self._name, self._load, self._check = sync, name, load, check
+        self._steps = sync.open()
         self._step: WeightStep | None = None
         self._refused: dict[int, RefusedStep] = {}
         self._said: set[str] = set()
@@ -61,6 +64,11 @@ class Follower:
     def step(self) -> WeightStep | None:
         """The step in use; None while that is the configured model."""
         return self._step
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this machine in which the steps are, or copies of them."""
+        return self._steps.folder
 
     async def start(self) -> None:
         """Load the newest step, if there is one, and follow the folder from then on."""
@@ -76,7 +84,7 @@ class Follower:
         async with self._looking:
             if self._check:
                 await self._check()
-            steps = await asyncio.to_thread(find_steps, self._sync.folder)
+            steps = await asyncio.to_thread(self._steps.find)
             self._say_odd(steps)
             there = {step.version for step in steps}
             self._refused = {each: why for each, why in self._refused.items() if each in there}
@@ -109,10 +117,16 @@ class Follower:
         }
 
     async def _follow(self) -> None:
+        is_cut_off = False
         while True:
             await asyncio.sleep(self._sync.poll_s)
             try:
                 await self.look()
+                is_cut_off = False
+            except BucketError as error:
+                if not is_cut_off:  # said once for each time
+                    log.warning("%s: %s; version %d stays in use", self._name, error, self.version)
+                is_cut_off = True
             except Exception:  # an update must not end those that follow
                 log.exception("%s: looking for new weights failed", self._name)
 
@@ -125,10 +139,13 @@ class Follower:
     async def _try(self, step: WeightStep) -> bool:
         began = time.monotonic()
         try:
+            await asyncio.to_thread(self._steps.fetch, step)
             await asyncio.to_thread(check_step, step)
             await self._load(step)
+        except BucketError:  # which says nothing about the step
+            raise
         except (RolloutKitError, OSError, ValueError, KeyError, RuntimeError) as error:
-            if step.folder.exists():  # else the trainer has removed it meanwhile
+            if await asyncio.to_thread(self._steps.has, step):  # else the trainer has removed it
                 self._refuse(step, str(error) or type(error).__name__)
             return False
         self._took_s = time.monotonic() - began
@@ -156,9 +173,9 @@ class Follower:
         self._refused[step.version] = RefusedStep(step.signature, why, num_tries, next_at)
         stays = f"version {self.version} stays in use"
         if num_tries >= self._sync.max_tries:
-            log.warning("%s: %s is given up: %s; %s", self._name, step.folder, why, stays)
+            log.warning("%s: %s is given up: %s; %s", self._name, step, why, stays)
         elif num_tries == 1:
-            log.warning("%s: %s is not loaded: %s; %s", self._name, step.folder, why, stays)
+            log.warning("%s: %s is not loaded: %s; %s", self._name, step, why, stays)
 
     def _say_odd(self, steps: list[WeightStep]) -> None:
         """Say once what a trainer does that cannot be followed."""
@@ -170,9 +187,9 @@ class Follower:
             if step.version == self.version and step.signature != self._step.signature
         ]
         if rewritten:
-            self._say(f"{self._step.folder} was written again after it was loaded")
+            self._say(f"{self._step} was written again after it was loaded")
         elif steps[0].version < self.version:
-            self._say(f"{self._sync.folder} ends with step {steps[0].version}")
+            self._say(f"{self._sync.path} ends with step {steps[0].version}")
 
     def _say(self, what: str) -> None:
         if what not in self._said:
