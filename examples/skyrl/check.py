@@ -1,5 +1,6 @@
 """As far as a CPU goes: SkyRL reads the settings and the data, our generator makes rollouts with
-the tiny model in place of SkyRL's engines, and SkyRL makes a batch of them, with advantages and loss.
+the tiny model in place of SkyRL's engines, and SkyRL makes a batch of them, with its advantages and
+its loss.
 
 python examples/skyrl/check.py [--folder results/skyrl]
 """
