@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rollout_kit.commands import package_environment
 from rollout_kit.rl.adapters.nemo_rl import STAND_IN, RunHelper
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+DATA = ROOT / "responses_api_models/local_model/data"
 KEYS = Path(__file__).parent / "peer_keys"
 
 
@@ -66,10 +68,19 @@ def test_all_settings_of_nemo_rl_are_known() -> None:
     )
 
 
-def test_all_settings_of_prime_rl_are_known() -> None:
+def test_all_settings_of_prime_rl_are_known(tmp_path: Path) -> None:
+    """The environments are those that the package's own evaluation names, which verifiers reads."""
     settings = tomllib.loads((EXAMPLES / "prime_rl/rl.toml").read_text())
+    orchestrator = settings["orchestrator"]
+    assert orchestrator["batch_size"] % orchestrator["group_size"] == 0
+    words = ["+environment=math_with_verify", f"+output_dir={tmp_path}/sums", "+model_name=tiny"]
+    words += [f"+input_jsonl_fpath={DATA}/arithmetic.jsonl", "+base_url=http://127.0.0.1:8000/v1"]
+    assert package_environment.main([*words, "+api_key_var=NO_KEY"]) == 0
+    expected = tomllib.loads((tmp_path / "sums/eval.toml").read_text())["env"]
+    for part in ("train", "eval"):
+        [source] = orchestrator[part]["source"]
+        assert source.pop("env") == expected
     assert set(list_names(settings)) <= read_keys("prime_rl.txt")
-    assert settings["orchestrator"]["batch_size"] % settings["orchestrator"]["group_size"] == 0
 
 
 def test_the_environments_of_nemo_rl_start_as_its_actor_starts_them(
