@@ -198,9 +198,7 @@ class Steps:
             return None
         began, score = perf_counter(), partial(self._call, teacher, "/score_tokens")
         try:
-            await retry(
-                lambda: add_teacher(output, score), VERIFICATION, random=self.shared.random
-            )
+            await retry(lambda: add_teacher(output, score), VERIFICATION, random=self.shared.random)
         except RolloutError as error:
             if not error.retryable:
                 raise
