@@ -232,10 +232,10 @@ def list_definitions(cwd: Path | None = None, kind: str = "benchmark") -> list[s
 
 def read_definition(name: str, cwd: Path | None = None) -> Definition:
     """The definition of a name, or of a YAML file; ConfigError if there is none, or it is wrong."""
-    full, (kind, bare) = name, split_kind(name)
+    found, (kind, bare) = find_place(name, cwd), split_kind(name)
     name, subset = split_subset(bare)
     is_file = name.endswith(".yaml")
-    path = registry.resolve_path(name, cwd) if is_file else find_place(full, cwd)
+    path = registry.resolve_path(name, cwd) if is_file else found
     if path is None or not path.is_file():
         if is_file:
             raise ConfigError(f"{kind}={name}: there is no such file")
@@ -252,7 +252,7 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
     try:
         digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
         read = {"path": path, "digest": digest[:12]}
-        found = Definition.model_validate({"name": own, **content, **read})
+        definition = Definition.model_validate({"name": own, **content, **read})
     except ValidationError as error:
         lines = [
             f"{path}: {'.'.join(each.path)}: {each.reason}"
@@ -260,10 +260,11 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
             for each in problems(error, Definition)
         ]
         raise ConfigError("\n".join(lines)) from None
-    if bool(found.metric) != (found.kind == "benchmark"):
-        what = "a benchmark needs one" if found.kind == "benchmark" else "a dataset has none"
+    is_scored = definition.kind == "benchmark"
+    if bool(definition.metric) != is_scored:
+        what = "a benchmark needs one" if is_scored else "a dataset has none"
         raise ConfigError(f"{path}: metric: {what}; `kind: dataset` is for rows to train on")
-    return found
+    return definition
 
 
 def split_kind(name: str) -> tuple[str, str]:
