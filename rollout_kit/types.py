@@ -469,3 +469,20 @@ Outcome = Rollout | Unverified | Failure
 
 Result = Outcome | PutAside
 """What an attempt comes to."""
+
+
+class OutcomeSink(Protocol):
+    """Gets the outcomes of a run, those that ended together at once, when they are on disk and
+    before anything else sees them. What it raises ends the run.
+
+    Example:
+
+        class Print:
+            def append_all(self, outcomes):
+                print([outcome.key for outcome in outcomes])
+
+
+        await rk.collect(rows, model=lambda params: "4", environment="string_match", sink=Print())
+    """
+
+    def append_all(self, outcomes: Sequence[Outcome], /) -> object: ...
