@@ -266,7 +266,7 @@ class Journal:
         """Keep a turn of a rollout in progress."""
         began = perf_counter()
         self._turns.append(turn)
-        if self._fsync == "row":
+        if self._fsync == "row" and not turn.is_for_readers:
             self.sync()
         self.writing_s += perf_counter() - began
 
