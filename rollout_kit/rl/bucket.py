@@ -43,7 +43,7 @@ def read_place(place: str | Path, where: str) -> str | None:
     return f"s3://{parts[2].strip('/')}"
 
 
-class Bucket:
+class S3Bucket:
     """What is below `url`. Names are relative to it. The keys, the region and AWS_ENDPOINT_URL come
     from the environment or the files of AWS."""
 

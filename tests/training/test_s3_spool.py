@@ -14,7 +14,7 @@ from s3_server import BUCKET, serve_s3
 
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.rl import open_buffer
-from rollout_kit.rl.bucket import Bucket, BucketError
+from rollout_kit.rl.bucket import BucketError, S3Bucket
 from rollout_kit.rl.buffer import bucket_spool
 
 numbers = count()
@@ -84,8 +84,8 @@ def test_the_process_that_opened_it_last_writes_and_the_other_one_fails(spool: s
 KILLED_BUFFER = """
 import asyncio, os, signal, sys
 from rollout_kit.rl import open_buffer, BufferedGroup
-from rollout_kit.rl.bucket import Bucket
-create, left = Bucket.create, int(sys.argv[2])
+from rollout_kit.rl.bucket import S3Bucket
+create, left = S3Bucket.create, int(sys.argv[2])
 def create_or_die(self, name, raw):
     global left
     left -= 1
@@ -94,7 +94,7 @@ def create_or_die(self, name, raw):
     return create(self, name, raw)
 async def main():
     buffer = await open_buffer(f"memory:?spool={sys.argv[1]}")
-    Bucket.create = create_or_die
+    S3Bucket.create = create_or_die
     for key in "abcd":
         await buffer.put(BufferedGroup(key, [{"reward": 1.0}]))
         print(f"put {key}", flush=True)
@@ -143,9 +143,9 @@ def test_a_write_that_fails_is_made_good_by_the_next_one(
     spool: str, is_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the bucket has it and only the reply was lost."""
-    create = Bucket.create
+    create = S3Bucket.create
 
-    def lose_reply(bucket: Bucket, name: str, raw: bytes) -> bool:
+    def lose_reply(bucket: S3Bucket, name: str, raw: bytes) -> bool:
         if is_written:
             create(bucket, name, raw)
         raise BucketError(f"{bucket.url} cannot be written: connection lost")
@@ -153,7 +153,7 @@ def test_a_write_that_fails_is_made_good_by_the_next_one(
     async def main() -> None:
         buffer = await open_it(spool)
         with monkeypatch.context() as patch:
-            patch.setattr(Bucket, "create", lose_reply)
+            patch.setattr(S3Bucket, "create", lose_reply)
             with pytest.raises(OutputError, match="cannot be written: connection lost"):
                 await buffer.put(group("a"))
             with pytest.raises(OutputError, match="connection lost"):

@@ -22,7 +22,7 @@ from test_weights import save
 
 from rollout_kit.errors import ConfigError
 from rollout_kit.rl import CheckpointManager
-from rollout_kit.rl.bucket import Bucket, BucketError, read_place
+from rollout_kit.rl.bucket import BucketError, S3Bucket, read_place
 from rollout_kit.rl.weights.folder import check_step
 from rollout_kit.rl.weights.step_bucket import StepBucket
 from rollout_kit.rl.weights.sync import WeightSync
@@ -123,7 +123,7 @@ def test_whenever_the_trainer_is_killed_no_half_step_is_loaded(
     is_there: bool, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before each of its writes; the next trainer writes a step above it."""
-    changes = {name: getattr(Bucket, name) for name in ("upload", "remove", "write")}
+    changes = {name: getattr(S3Bucket, name) for name in ("upload", "remove", "write")}
     manager, served = CheckpointManager(url), follow(url, tmp_path / "server")
     for kill_at in count():
         before, version = 3 * kill_at + 1, 3 * kill_at + 2
@@ -133,14 +133,14 @@ def test_whenever_the_trainer_is_killed_no_half_step_is_loaded(
             write(manager, version, files=3)
         left = iter(range(kill_at))
 
-        def change(bucket: Bucket, *given: Any, name: str, left: Any = left) -> Any:
+        def change(bucket: S3Bucket, *given: Any, name: str, left: Any = left) -> Any:
             if next(left, None) is None:
                 raise Killed
             return changes[name](bucket, *given)
 
         with monkeypatch.context() as patch, suppress(Killed):
             for name in changes:
-                patch.setattr(Bucket, name, partialmethod(change, name=name))
+                patch.setattr(S3Bucket, name, partialmethod(change, name=name))
             write(manager, version)
             left = None
         found = served.look()
@@ -156,13 +156,13 @@ def test_whenever_the_trainer_is_killed_no_half_step_is_loaded(
 KILLED_TRAINER = """
 import os, signal, sys
 from rollout_kit.rl import CheckpointManager
-from rollout_kit.rl.bucket import Bucket
-upload = Bucket.upload
+from rollout_kit.rl.bucket import S3Bucket
+upload = S3Bucket.upload
 def upload_or_die(self, path, name):
     if path.name == "STABLE":
         os.kill(os.getpid(), signal.SIGKILL)
     upload(self, path, name)
-Bucket.upload = upload_or_die
+S3Bucket.upload = upload_or_die
 with CheckpointManager(sys.argv[1]).write(1) as folder:
     (folder / "model.safetensors").write_bytes(b"x" * 100)
 """
@@ -185,15 +185,15 @@ def test_a_step_that_is_written_again_while_it_is_read_is_read_again(
 ) -> None:
     write(url, 1, files=3)
     served = follow(url, tmp_path / "server")
-    download = Bucket.download
+    download = S3Bucket.download
     rewrites = iter([True])
 
-    def download_and_rewrite(bucket: Bucket, name: str, path: Path) -> None:
+    def download_and_rewrite(bucket: S3Bucket, name: str, path: Path) -> None:
         download(bucket, name, path)
         if next(rewrites, False):
             write(url, 1, files=1)
 
-    monkeypatch.setattr(Bucket, "download", download_and_rewrite)
+    monkeypatch.setattr(S3Bucket, "download", download_and_rewrite)
     assert served.look() == 0 and served.loaded == []
     assert f"{url}/step_1 is not loaded" in caplog.text
     assert served.look() == 1 and is_whole(served, 1)
@@ -233,7 +233,7 @@ def test_the_copies_of_a_machine_are_shared(url: str, tmp_path: Path, monkeypatc
     def refuse(*given: Any) -> None:
         raise AssertionError("downloaded twice")
 
-    monkeypatch.setattr(Bucket, "download", refuse)
+    monkeypatch.setattr(S3Bucket, "download", refuse)
     assert two.look() == 1 and is_whole(two, 1)
 
 

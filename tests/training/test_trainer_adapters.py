@@ -1,4 +1,4 @@
-"""Own classes of verl, AReaL and OpenRLHF on our servers; the tiny model plays their engines.
+"""Own classes of verl, AReaL, OpenRLHF and SkyRL on our servers; the tiny model plays the engines.
 `make trainers` installs them in environments of their own, `make test-trainers` runs this."""
 
 import ast
@@ -250,6 +250,79 @@ def test_openrlhf_gets_what_is_stored(tmp_path: Path) -> None:
         # their mask and log-probs are those of the next token
         assert (row.token_ids, row.mask[1:], row.log_probs[1:], row.reward) in told
         assert set(row.versions) == {-1}
+
+
+def test_skyrl_gets_what_is_stored(tmp_path: Path) -> None:
+    """Its base class, the input that it makes, its check of the output, and the batch."""
+    pytest.importorskip("skyrl")
+    from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+    from skyrl.train.generators.utils import prepare_generator_input
+    from transformers import AutoTokenizer
+
+    from rollout_kit.rl.adapters.skyrl import RolloutGenerator
+
+    tokenizer, played = AutoTokenizer.from_pretrained(CHECKPOINT), PlayedEngine()
+
+    class Client:
+        """SkyRL's client of its inference engines."""
+
+        async def generate(self, asked: Any) -> Any:
+            sampling = asked["sampling_params"]
+            assert sampling["top_p"] == 0.99 and sampling["logprobs"] == 1
+            assert sampling["max_tokens"] == 96 and "max_output_tokens" not in sampling
+            [prompt], [session] = asked["prompt_token_ids"], asked["session_ids"]
+            made = await played.generate(prompt, sampling, session)
+            return {
+                "responses": [tokenizer.decode(made.token_ids)],
+                "response_ids": [made.token_ids],
+                "stop_reasons": [made.finish_reason],
+                "response_logprobs": [made.log_probs],
+            }
+
+    prompts = [
+        {
+            "prompt": row["responses_create_params"]["input"],
+            "env_class": "any",
+            "env_extras": {"row": json.dumps(row)},
+            "uid": str(number),
+        }
+        for number, row in enumerate(read_tasks())
+    ]
+    sampling = {"temperature": 1.0, "top_p": 0.99, "top_k": -1, "min_p": 0.0, "logprobs": 1}
+    sampling["max_tokens"] = 96
+    asked, uids = prepare_generator_input(prompts, 1, sampling, "any", "train", 0)
+
+    async def main() -> Any:
+        generator = RolloutGenerator(Client(), tokenizer, CONFIGS, output_dir=tmp_path)
+        found = await generator.generate(asked)
+        await generator.run.close()
+        return found
+
+    made = asyncio.run(main())
+    assert [each.instance_id for each in made["trajectory_ids"]] == uids
+    rewards = [
+        [0.0] * (len(ids) - 1) + [reward]
+        for ids, reward in zip(made["response_ids"], made["rewards"], strict=True)
+    ]
+    parts = [made[name] for name in ("prompt_token_ids", "response_ids")]
+    more = [made[name] for name in ("loss_masks", "rollout_logprobs")]
+    batch = convert_prompts_responses_to_batch_tensors(tokenizer, *parts, rewards, *more)
+    told = []
+    for ids, attention, _, reward, mask, log_probs in zip(*batch[:6], strict=True):
+        size = len(made["response_ids"][len(told)])
+        told.append(
+            (
+                ids[attention.bool()].tolist(),
+                [int(each) for each in mask[-size:].tolist()],
+                pytest.approx(log_probs[-size:].tolist(), abs=1e-6),
+                reward.sum().item(),
+            )
+        )
+    assert len(told) == 7
+    for row in read_rows(tmp_path):
+        start = row.mask.index(1)
+        assert (row.token_ids, row.mask[start:], row.log_probs[start:], row.reward) in told
+    assert any(0 in one[1] for one in told), "no rollout has a tool's output"
 
 
 def openrlhf_processing() -> Any:

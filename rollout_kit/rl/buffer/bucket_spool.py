@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import ConfigError, OutputError
 from ...reading import parse_line
-from ..bucket import Bucket, BucketError
+from ..bucket import BucketError, S3Bucket
 from .shelf import Shelf
 from .spool import SPARE_BYTES, apply_change, format_change
 
@@ -25,7 +25,7 @@ class BucketSpool:
     """What `Spool` is, without a lock: the process that opened it last may write."""
 
     def __init__(self, url: str) -> None:
-        self._bucket, self._writer = Bucket(url), secrets.token_hex(8)
+        self._bucket, self._writer = S3Bucket(url), secrets.token_hex(8)
         self._check_create()
         self._shelf: Shelf | None = None
         self._number = self._size = self._live = self._num_changes = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ...reading import cache_folder
-from ..bucket import Bucket, StoredObject
+from ..bucket import S3Bucket, StoredObject
 from .folder import MARKERS, STABLE, STEP, BadStep, WeightStep, remove_step, step_folder
 
 BEST = "best"
@@ -42,7 +42,7 @@ class StepBucket:
 
     def __init__(self, url: str, cache_dir: str | None = None) -> None:
         self.folder = find_copies(url, cache_dir)
-        self._bucket = Bucket(url)
+        self._bucket = S3Bucket(url)
 
     def find(self) -> list[WeightStep]:
         """The finished steps, the newest first; BucketError if the bucket cannot be read."""
