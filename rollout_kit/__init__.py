@@ -44,8 +44,7 @@ _HOMES = {
     "serving.users.profile": "UserProfile UserRequest",
     "serving.users.two_sided": "TwoSidedServer user_tool",
     "serving.verify_workers": "VerifyWorkersConfig",
-    "store.journal": "OutcomeSink",
-    "types": "Failure Key Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
+    "types": "Failure Key OutcomeSink Rollout RolloutInfo RunRequest SeedSessionResponse Unverified"
     " VerifyRequest VerifyResponse",
     "serving.workers.pool": "WorkerPool",
 }
@@ -110,11 +109,11 @@ if TYPE_CHECKING:
     from .serving.users.two_sided import TwoSidedServer, user_tool
     from .serving.verify_workers import VerifyWorkersConfig
     from .serving.workers.pool import WorkerPool
-    from .store.journal import OutcomeSink
     from .store.rollouts import Rollouts, load
     from .types import (
         Failure,
         Key,
+        OutcomeSink,
         Rollout,
         RolloutInfo,
         RunRequest,

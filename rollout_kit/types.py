@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from .errors import RolloutError
 from .responses import JsonObject as JsonObject
 from .responses import output_text
+from .session import RETURNED
 from .trajectory import Versions, versions_of
 
 MISSING = object()
@@ -224,6 +225,11 @@ class StoredTurn:
     key: Key
     task_index: int
     content: JsonObject | None = None
+
+    @property
+    def is_for_readers(self) -> bool:
+        """Whether it is what came back for a turn, from which nothing continues."""
+        return self.content is not None and RETURNED in self.content
 
 
 class ArmInfo(NamedTuple):
@@ -469,3 +475,20 @@ Outcome = Rollout | Unverified | Failure
 
 Result = Outcome | PutAside
 """What an attempt comes to."""
+
+
+class OutcomeSink(Protocol):
+    """Gets the outcomes of a run, those that ended together at once, when they are on disk and
+    before anything else sees them. What it raises ends the run.
+
+    Example:
+
+        class Print:
+            def append_all(self, outcomes):
+                print([outcome.key for outcome in outcomes])
+
+
+        await rk.collect(rows, model=lambda params: "4", environment="string_match", sink=Print())
+    """
+
+    def append_all(self, outcomes: Sequence[Outcome], /) -> object: ...

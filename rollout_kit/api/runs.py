@@ -49,9 +49,8 @@ from ..errors import ConfigError, number_of
 from ..launch.reach import Servers
 from ..serving.transport.retry import RetryPolicy
 from ..store.files import check_apart
-from ..store.journal import OutcomeSink
 from ..store.rollouts import Rollouts
-from ..types import Failure, JsonObject, Key, Outcome, Rollout, Unverified
+from ..types import Failure, JsonObject, Key, Outcome, OutcomeSink, Rollout, Unverified
 from .arguments import read_benchmark, read_collect, read_parts, read_reach, read_reverify
 from .given import Environment, Given, Modelled, Verified
 from .keys import CollectKeys, ReverifyKeys

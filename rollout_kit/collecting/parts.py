@@ -5,7 +5,7 @@ from typing import Any
 
 from ..config.keys import LimitsConfig, Parallelism
 from ..serving.transport.retry import RetryPolicy
-from ..store.journal import OutcomeSink
+from ..types import OutcomeSink
 from .cheapest.ways import Ways
 from .pacing.budget import Budget
 from .pacing.limiter import Limiter

@@ -36,11 +36,11 @@ from ..store.arms.arm import Arm, with_overrides
 from ..store.arms.read import read_arms
 from ..store.arms.template import Prompt
 from ..store.files import OutputPaths, check_apart, set_aside
-from ..store.journal import AnyJournal, Journal, NoJournal, OutcomeSink
+from ..store.journal import AnyJournal, Journal, NoJournal
 from ..store.manifest import Manifest, fingerprint_of
 from ..store.stored import StoredFile, drop_stale, survey
 from ..store.tasks import TaskReader
-from ..types import Key, Say
+from ..types import Key, OutcomeSink, Say
 from .agents import (
     AgentPlan,
     KnownAgent,

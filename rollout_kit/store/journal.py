@@ -2,21 +2,20 @@
 
 Each `write` to a file opened for append is one line, or some whole lines that arrived together; so
 a kill can tear only the last line, and opening repairs it. A whole line is never rewritten.
-`NoJournal` is for a run that stores nothing.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Literal, Protocol
+from typing import Literal
 from zlib import crc32
 
 import orjson
 
 from ..errors import OutputError
 from ..reading import line_at, parse_line, read_lines
-from ..types import Failure, JsonObject, Key, Outcome, Rollout, StoredTurn, Unverified
+from ..types import Failure, JsonObject, Key, Outcome, OutcomeSink, Rollout, StoredTurn, Unverified
 from .files import OutputLock, OutputPaths, refuse_shards, write_atomically
 from .held import HeldFile
 from .index import KeptIndex, explain_edit
@@ -34,23 +33,6 @@ from .manifest import note_doubts, read_doubts
 from .scan import Contents, scan
 from .scope import repeat_command
 from .turns import TurnFile
-
-
-class OutcomeSink(Protocol):
-    """Gets the outcomes of a run, those that ended together at once, when they are on disk and
-    before anything else sees them. What it raises ends the run.
-
-    Example:
-
-        class Print:
-            def append_all(self, outcomes):
-                print([outcome.key for outcome in outcomes])
-
-
-        await rk.collect(rows, model=lambda params: "4", environment="string_match", sink=Print())
-    """
-
-    def append_all(self, outcomes: Sequence[Outcome], /) -> object: ...
 
 
 class NoJournal:
@@ -284,7 +266,7 @@ class Journal:
         """Keep a turn of a rollout in progress."""
         began = perf_counter()
         self._turns.append(turn)
-        if self._fsync == "row":
+        if self._fsync == "row" and not turn.is_for_readers:
             self.sync()
         self.writing_s += perf_counter() - began
 
@@ -315,8 +297,7 @@ class Journal:
             self._parked[unverified.key] = response
 
     def _write_failure(self, failure: Failure) -> None:
-        key = failure.key
-        repro = repeat_command(self._command_line, key)
+        repro = repeat_command(self._command_line, failure.key)
         self._write(self._files[self.paths.failures], build_failure_line(failure, repro))
 
     def _write(self, file: HeldFile, line: JsonObject | bytes) -> bytes:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rollout_kit.store.files import OutputPaths
 from rollout_kit.store.journal import Journal
+from rollout_kit.store.turns import read_turns
 from rollout_kit.types import JsonObject, Key, StoredTurn
 
 ONE, OTHER = Key("1" * 16, "agent", "", 0), Key("2" * 16, "agent", "", 0)
@@ -71,3 +72,22 @@ def test_a_snapshot_that_cannot_be_read_does_not_count(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     assert journal.find_turns(ONE) == [{"request": "a"}]
     journal.close(clean=False)
+
+
+def test_what_came_back_for_a_turn_is_for_readers_only(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    returned = [[{"type": "function_call_output", "output": text}] for text in ("1", "2", "3")]
+    pairs = zip("aab", returned, strict=True)
+    events = [{"request": name, "returned": each} for name, each in pairs]
+    store(journal, ONE, {"request": "a"}, events[0], {"request": "b"}, *events[1:])
+    journal.close(clean=False)
+    journal = open_journal(tmp_path)
+    assert journal.find_turns(ONE) == [{"request": "a"}, {"request": "b"}]
+    assert journal.find_returned(ONE, 9) == {"a": returned[1], "b": returned[2]}
+    assert journal.find_returned(ONE, 1) == {"b": returned[2]}
+    assert journal.find_returned(OTHER, 9) == {}
+    assert journal.find_turns(ONE) == read_turns(tmp_path / "r.d/turns.jsonl", ONE)[::2][:2]
+    journal.settle(ONE)
+    assert journal.find_returned(ONE, 9) == {}
+    journal.close(clean=True)
+    assert not (tmp_path / "r.d").exists()

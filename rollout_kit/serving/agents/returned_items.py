@@ -24,9 +24,10 @@ def find_returned(items: Sequence[Item], *, has_calls: bool) -> list[Item]:
     none."""
     outputs, messages = list[Item](), list[Item]()
     for item in reversed(items):
-        if _kind_of(item).endswith("_call_output"):
+        kind = _kind_of(item)
+        if kind.endswith("_call_output"):
             outputs.append(item)
-        elif not outputs and _kind_of(item) == "message" and item.get("role") == "user":
+        elif not outputs and kind == "message" and item.get("role") == "user":
             messages.append(item)
         else:
             break
