@@ -22,7 +22,12 @@ import rollout_kit
 from rollout_kit import errors
 from rollout_kit.collecting import results
 from rollout_kit.collecting.live.snapshot import describe
-from rollout_kit.config.benchmarks.definition import list_definitions, read_definition
+from rollout_kit.config.benchmarks.definition import (
+    TRAINING,
+    Definition,
+    list_definitions,
+    read_definition,
+)
 from rollout_kit.config.commands import COMMANDS
 from rollout_kit.config.instance_keys import CommonKeys
 from rollout_kit.config.reference import KeyGroup, KeyRow, list_groups
@@ -293,25 +298,33 @@ def openapi() -> str:
 
 
 def benchmarks() -> Iterator[str]:
-    """Every benchmark that has a name."""
+    """Every benchmark, and every dataset to train on, that has a name."""
     yield "# Benchmarks"
     yield "[Benchmarks by name](../benchmarks.md) says how you run one, and how you add your own."
     for name in list_definitions():
-        one = read_definition(name)
-        yield f"## `{name}`"
-        asks = f"`+benchmark={name}` asks your model {one.rows:,} rows"
-        facts = [f"{asks}: {one.about}.", f"Verifier: `{one.server}`."]
-        facts += [f"Metric: {one.metric}.", f"License: {one.license}. {one.citation}."]
-        yield " ".join(facts)
-        if one.where:
-            columns = ", ".join(f"`{column}`" for column in one.where)
-            yield f"You get the rows that its definition takes by {columns}."
-        yield f"You run it with `+benchmark={name}`."
-        lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
-        lines += [f"You accept its terms first: {one.gated}"] if one.gated else []
-        lines += [] if one.publish else ["Reports and exports leave out its rows."]
-        lines += [f"You need: {', '.join(one.needs)}."] if one.needs else []
-        yield "\n".join(f"- {line}" for line in lines)
+        yield from _define(name, read_definition(name), "##")
+    yield "## Datasets to train on"
+    yield "[Train on a dataset](../benchmarks.md#train-on-a-dataset) says how you collect on one."
+    for name in list_definitions(kind="dataset"):
+        yield from _define(name, read_definition(TRAINING + name), "###")
+
+
+def _define(name: str, one: Definition, mark: str) -> Iterator[str]:
+    yield f"{mark} `{name}`"
+    asks = f"`+{one.kind}={name}` asks your model {one.rows:,} rows"
+    facts = [f"{asks}: {one.about}.", f"Verifier: `{one.server}`."]
+    facts += [f"Metric: {one.metric}."] if one.metric else []
+    facts += [f"License: {one.license}. {one.citation}."]
+    yield " ".join(facts)
+    if one.where:
+        columns = ", ".join(f"`{column}`" for column in one.where)
+        yield f"You get the rows that its definition takes by {columns}."
+    yield f"You run it with `+{one.kind}={name}`."
+    lines = [f"Follows: {one.follows}.", *(f"Differs: {each}" for each in one.differs)]
+    lines += [f"You accept its terms first: {one.gated}"] if one.gated else []
+    lines += [] if one.publish else ["Reports and exports leave out its rows."]
+    lines += [f"You need: {', '.join(one.needs)}."] if one.needs else []
+    yield "\n".join(f"- {line}" for line in lines)
 
 
 PAGES = {

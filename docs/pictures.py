@@ -1,4 +1,4 @@
-"""Takes the pictures of the documents, from new runs of the demo, of the rehearsal and of an agent.
+"""Takes the pictures of the documents, from new runs of agents and of the rehearsal.
 
 make pictures   # needs Chromium and node, as make test-view does
 """
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from annotated import annotate
+from chore_runs import collect_chores
 from coding_run import collect_repairs
 from recording import record
 
@@ -24,9 +25,8 @@ IMAGES = ROOT / "docs/images"
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 MODEL = "policy_model.responses_api_models.openai_model"
 ENDPOINT = "endpoint.responses_api_models.simulated_model"
-TASKS = "responses_api_models/local_model/data/demo.jsonl"
-TEMPERATURES = {"warm.jsonl": 1.0, "cool.jsonl": 0.3}
-"""File of rollouts → the temperature of the tiny model."""
+MODELS = {"small.jsonl": 0.6, "large.jsonl": 0.85}
+"""File of rollouts → the share of the chores that its model does right."""
 
 
 STRING_MATCH = "resources_servers/string_match/configs/string_match.yaml"
@@ -68,16 +68,7 @@ def take(script: str, *words: str) -> None:
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    for name, temperature in TEMPERATURES.items():
-        run(
-            "ng_collect_rollouts",
-            *("+config_paths=[configs/demo.yaml]", f"+input_jsonl_fpath={TASKS}"),
-            *(f"+output_jsonl_fpath={name}", "+num_repeats=4"),
-            f"+responses_create_params.temperature={temperature}",
-        )
-    run("ng_report", *TEMPERATURES, "+output_fpath=report.html", "+title=Two temperatures")
-    with serve("ng_view", *TEMPERATURES, "+port=0") as url:
-        take("pictures.mjs", url.rstrip("/"), str(FOLDER / "report.html"))
+    take_chores()
     take_repairs()
     with serve(
         "ng_collect_rollouts",
@@ -92,6 +83,15 @@ def main() -> None:
     draw_line(FOLDER, IMAGES / "line.svg")
     (FOLDER / "recorded").mkdir()
     record(FOLDER / "recorded", IMAGES / "demo.svg")
+
+
+def take_chores() -> None:
+    """The pictures of two runs: all rollouts, what differs, plots, the report."""
+    for seed, (name, skill) in enumerate(MODELS.items()):
+        asyncio.run(collect_chores(FOLDER / name, skill, seed))
+    run("ng_report", *MODELS, "+output_fpath=report.html", "+title=Two models")
+    with serve("ng_view", *MODELS, "+port=0") as url:
+        take("pictures.mjs", url.rstrip("/"), str(FOLDER / "report.html"))
 
 
 def take_repairs() -> None:

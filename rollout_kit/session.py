@@ -68,6 +68,10 @@ WAITS = "waits"
 """Event among the turns that an agent reports: whether the rollout waits for a batch from now on,
 with its session open."""
 
+RETURNED = "returned"
+"""Event among the turns that an agent reports: what came back for the turn of the same `request`,
+shortened. Readers see it; a rollout that continues does not use it."""
+
 FIRST_TURNS = "first_turns"
 """Field of a row: the items of each turn with which its rollouts begin. Then the model is asked."""
 

@@ -239,11 +239,20 @@ async def add_teacher(
     for sequence in sequences(output):
         asked = {"token_ids": sequence.token_ids, "temperature": 1.0, "version": None}
         scored = [0.0, *(await score(asked))["log_probs"]]
+        if len(scored) != len(sequence.token_ids):
+            what = f"{len(scored) - 1} log-probs for {len(sequence.token_ids)} tokens"
+            raise RolloutError(f"teacher: {what}, which must be one less", retryable=False)
         end = 0
         for turn, item in zip(sequence.turns, turns, strict=False):
             start = end + len(turn.added)
             end = start + len(turn.generation)
             item[TEACHER] = scored[start:end]
+
+
+def has_teacher(output: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the sampled tokens of a response have a teacher's log-probs."""
+    made = [item for item in output if GENERATION in item]
+    return bool(made) and all(TEACHER in item for item in made)
 
 
 def _read_spans(item: Mapping[str, Any]) -> list[VersionSpan]:
@@ -302,11 +311,20 @@ def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
     `model` and `by` are there only where calls differ in them.
     """
     found: JsonObject = {}
+    if len(calls) == 1:
+        [call] = calls
+        for name, value in zip(ModelCall._fields, call, strict=True):
+            if value is None or name in OF_SEVERAL:
+                continue
+            if name == "finish":
+                found["finish_names"], value = [value], 0
+            found[name] = [_millis(value) if name in OF_TIME else value]
+        return found
     for name, values in zip(ModelCall._fields, zip(*calls, strict=True), strict=False):
         if values.count(None) == len(values):
             continue
         if name in OF_TIME:
-            found[name] = [None if value is None else round(value, 3) for value in values]
+            found[name] = [None if value is None else _millis(value) for value in values]
         elif name == "finish":
             names = list(dict.fromkeys(value for value in values if value is not None))
             found["finish_names"] = names
@@ -314,6 +332,10 @@ def pack_turns(calls: Sequence[ModelCall]) -> JsonObject:
         elif name not in OF_SEVERAL or len(set(values)) > 1:
             found[name] = list(values)
     return found
+
+
+def _millis(seconds: Any) -> float:
+    return int(seconds * 1e3 + 0.5) / 1e3
 
 
 def read_turns(turns: Any) -> list[ModelCall]:

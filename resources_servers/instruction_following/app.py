@@ -1,4 +1,4 @@
-"""Instructions that rules can check: the kinds of IFEval and Open-Instruct.
+"""Instructions that rules can check: the kinds of IFEval, IFBench and Open-Instruct.
 
 Checks run in worker processes that are killed at a deadline, because they need heavy packages and
 use regular expressions from datasets.
@@ -163,6 +163,9 @@ class InstructionFollowing(ResourcesServer):
             "instruction_strict": sum(strictly) / len(strictly),
             "prompt_loose": float(all(followed)),
             "instruction_loose": sum(followed) / len(followed),
+            "num_instructions": float(len(followed)),
+            "num_followed": float(sum(strictly)),
+            "num_followed_loose": float(sum(followed)),
         }
 
     async def _check(self, instructions: list[Instruction], text: str) -> list[bool]:

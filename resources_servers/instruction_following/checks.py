@@ -6,11 +6,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # a worker loads this file by its path
 
+import ifbench_forms
+import ifbench_words
 import ifeval
 import kinds
 import open_instruct
 
-__all__ = ["ifeval", "open_instruct", "run"]
+__all__ = ["ifbench_forms", "ifbench_words", "ifeval", "open_instruct", "run"]
 
 
 def run(instructions: list[list[Any]], text: str | None) -> list[Any]:

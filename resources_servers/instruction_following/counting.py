@@ -4,6 +4,7 @@ Patterns of IFEval with quadratic time are replaced by equivalent ones.
 """
 
 import re
+import string
 
 PERIOD, STOP = "\ue000", "\ue001"
 """Placeholders for a period inside a sentence, and for the end of a sentence."""
@@ -38,6 +39,10 @@ PUNCTUATION = re.compile(r"""[.,?!'"—]""")
 """Ends the first word of a paragraph in IFEval, except the dash."""
 EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
+MARKS = string.punctuation + " "
+"""What IFBench takes off the ends of words."""
+NO_MARKS = str.maketrans("", "", string.punctuation)
+
 
 def split_sentences(text: str) -> list[str]:
     """Split by the simple rules of Open-Instruct."""
@@ -67,6 +72,10 @@ def _is_word(found: str, wanted: str) -> bool:
 
 def count_words(text: str) -> int:
     return len(re.findall(r"\w+", text))
+
+
+def remove_marks(text: str) -> str:
+    return text.translate(NO_MARKS)
 
 
 def count_placeholders(text: str) -> int:

@@ -6,12 +6,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import ifbench_forms
+import ifbench_words
 import ifeval
 import kinds
 import open_instruct
 import treebank
 
-__all__ = ["ifeval", "open_instruct", "run", "treebank"]
+__all__ = ["ifbench_forms", "ifbench_words", "ifeval", "open_instruct", "run", "treebank"]
 
 
 def run(instructions: list[list[Any]], text: str) -> list[bool | None]:

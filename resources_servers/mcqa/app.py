@@ -6,7 +6,7 @@ may take forever.
 
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -28,6 +28,8 @@ from .grading import GradingMode, Options, extract, read_patterns, read_prefix
 TEXT_LIMIT = 200_000
 """Only so many characters at the end of a response are read, because the answer is at the end and
 responses can be megabytes long."""
+
+Text = Annotated[str, Field(min_length=1)]
 
 WORKER_MEMORY_MB = 1024
 """Limit on the address space of the worker for patterns of rows."""
@@ -51,7 +53,7 @@ class McqaVerifyRequest(VerifyRequest):
     """A multiple-choice row. `metadata` and `uuid` do not affect the verdict."""
 
     options: Options | None = None
-    expected_answer: str | list[str] = Field(min_length=1)
+    expected_answer: Text | Annotated[list[str], Field(min_length=1)]
     """The letter, or all letters that are right."""
     grading_mode: GradingMode = "strict_single_letter_boxed"
     template_metadata: JsonObject | None = None

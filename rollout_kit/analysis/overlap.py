@@ -97,17 +97,17 @@ class Benchmarks:
 
 
 def check_overlap(
-    inputs: Sequence[Path], benchmarks: Mapping[str, Path], least: float, num_examples: int
+    inputs: Mapping[str, Path], benchmarks: Mapping[str, Path], least: float, num_examples: int
 ) -> tuple[JsonObject, list[tuple[Path, int]]]:
     """The overlap as JSON, and the rows to train on that hold at least the share `least` of a row
-    of a benchmark: file and line."""
+    of a benchmark: file and line. Files have names."""
     known = Benchmarks()
     for name, path in benchmarks.items():
         known.add(name, path)
     best: dict[int, Overlap] = {}
     held: list[tuple[Path, int]] = []
     num_rows = 0
-    for path in inputs:
+    for name, path in inputs.items():
         for number, row in _read_rows(path):
             num_rows += 1
             words = WORD.findall("\n".join(_strings(row)).casefold())
@@ -116,7 +116,7 @@ def check_overlap(
                 held.append((path, number))
             for at, part in found:
                 if at not in best or best[at].held < part:
-                    best[at] = Overlap(known.rows[at], f"{path}:{number}", part)
+                    best[at] = Overlap(known.rows[at], f"{name}:{number}", part)
     return {
         "rows": num_rows,
         "rows_with_overlap": len(held),

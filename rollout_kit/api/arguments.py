@@ -19,6 +19,7 @@ from ..collecting.steps import RolloutLimits
 from ..config import fields
 from ..config.benchmarks.definition import read_definition, rows_file
 from ..config.benchmarks.harbor import define_harbor
+from ..config.benchmarks.training import is_defined, with_benchmark
 from ..config.commands import OLD_KEYS, explain_old_key
 from ..config.keys import (
     ClusterConfig,
@@ -92,6 +93,9 @@ def read_keys(
 def read_benchmark(reach: Reach, tasks: Any, keys: dict[str, Any]) -> Reach:
     """The servers with the benchmark that the keys name; its own keys are added to them."""
     given = reach.given
+    if is_defined(keys.get("dataset")):
+        keys["benchmark"] = with_benchmark(keys)["benchmark"]
+        del keys["dataset"]
     name, folders = keys.get("benchmark"), keys.get("harbor_tasks")
     if name is None and folders is None:
         return reach

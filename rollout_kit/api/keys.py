@@ -150,6 +150,7 @@ class ReverifyKeys(RunKeys, total=False):
     """Keys of `reverify`: those of `ng_reverify`."""
 
     benchmark: str | None
+    dataset: str | None
     num_samples_in_parallel: int
     stale_only: bool
     retry_invalid_judge_responses: bool

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.benchmarks.definition import list_definitions, read_definition, rows_file
+from ..config.benchmarks.definition import (
+    TRAINING,
+    list_definitions,
+    read_definition,
+    rows_file,
+)
 from ..config.instances import BLOCK_TYPES
 from ..config.keys import ListConfig, ValidateConfig
 from ..config.load import Program, load
@@ -67,7 +72,7 @@ class Checked:
 def list_entries(command: ListConfig, cwd: Path) -> list[Listed]:
     """Everything that is found, by kind and name."""
     gym = Gym.of(command.model_dump(), cwd)
-    found = [*_servers(gym), *_own_benchmarks(gym.cwd), *_benchmarks(gym)]
+    found = [*_servers(gym), *_definitions(gym.cwd), *_benchmarks(gym)]
     return [each for each in found if command.kind in (None, each.kind)]
 
 
@@ -103,14 +108,15 @@ def _needs_of(server: GymServer) -> str:
     return "; ".join(parts)
 
 
-def _own_benchmarks(cwd: Path) -> Iterator[Listed]:
-    for name in list_definitions(cwd):
-        one = read_definition(name, cwd)
+def _definitions(cwd: Path) -> Iterator[Listed]:
+    names = {"": list_definitions(cwd), TRAINING: list_definitions(cwd, "dataset")}
+    for one in (read_definition(mark + name, cwd) for mark in names for name in names[mark]):
         is_here = rows_file(one).is_file()
         parts = [*one.needs, *(["its terms accepted"] if one.gated else [])]
-        what = f"{one.rows:,} rows: {one.about} · {one.server} · {one.metric} · {one.license}"
+        said = [one.about, one.server, *filter(None, [one.metric]), one.license]
         needs = "; ".join([*parts, *([] if is_here else ["to be fetched"])])
-        yield Listed("benchmark", name, "rollout_kit", needs, what)
+        what = f"{one.rows:,} rows: {' · '.join(said)}"
+        yield Listed(one.kind, one.path.stem, "rollout_kit", needs, what)
 
 
 def _benchmarks(gym: Gym) -> Iterator[Listed]:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
+from ..config.benchmarks.training import name_as_benchmark
 from ..config.commands import known_keys
 from ..config.keys import RolloutsCommand
 from ..config.load import Config
@@ -24,7 +25,8 @@ def command_lines(name: str, argv: Sequence[str], config: Config[RolloutsCommand
     if command.output_jsonl_fpath is None:
         return CommandLines(again)
     paths = output_paths(command)
-    servers = [word for word in argv if key_of_word(word) not in known_keys() - OF_SERVERS]
+    named = name_as_benchmark(argv)
+    servers = [word for word in named if key_of_word(word) not in known_keys() - OF_SERVERS]
     files = [
         f"+input_jsonl_fpath={paths.main}",
         f"+output_jsonl_fpath={paths.beside('_reverified.jsonl')}",

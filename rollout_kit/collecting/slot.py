@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..session import SNAPSHOT
+from ..session import RETURNED, SNAPSHOT
 from ..time_limit import Extendable, later
 from ..types import Attempt, JsonObject, Outcome, StoredTurn, Unverified
 from .pacing.bill import Ledger
@@ -87,8 +87,8 @@ class Slot:
 
     def keep_turn(self, turn: JsonObject) -> None:
         """Have the next attempt continue from a turn. Only another run continues from a snapshot,
-        which is large."""
-        if SNAPSHOT not in turn:
+        which is large, and nothing continues from what came back for a turn."""
+        if SNAPSHOT not in turn and RETURNED not in turn:
             self.turns.append(turn)
 
     def keep(self, unverified: Unverified) -> None:

@@ -47,7 +47,7 @@ from ..store.lines import (
     without_verdict,
 )
 from ..time_limit import Due, within
-from ..trajectory import add_teacher, versions_of
+from ..trajectory import add_teacher, has_teacher, versions_of
 from ..types import Attempt, JsonObject, Result, Rollout, StoredTurn, Unverified
 from .agents import AgentPlan
 from .batches.batching import make_ticket, put_aside
@@ -152,8 +152,10 @@ class Steps:
         params = row["responses_create_params"]
         response = await self._call(self._server, "/v1/responses", params, self._turn_log())
         duration_s = perf_counter() - began
-        await self._ask_teacher(response)
         line = self._line(response, session.stats, started_at, duration_s)
+        if waiting := await self._ask_teacher(line):
+            encode_reply(response, self.attempt.key.agent, "/v1/responses")
+            return waiting
         if self.shared.limits.skip_verification or not self.agent.verifies:
             encode_reply(response, self.attempt.key.agent, "/v1/responses")
             return Rollout(info_of(line), mark_as("rollout", line))
@@ -173,10 +175,11 @@ class Steps:
         if not isinstance(response := row.get("response"), dict):
             raise RolloutError("/run answered without a 'response'", server=agent, retryable=True)
         duration_s = perf_counter() - began
-        await self._ask_teacher(response)
         line = self._line(response, session.stats, started_at, duration_s)
         if task.row[PARAMS] == NO_REQUEST and isinstance(asked := row.get(PARAMS), dict):
             line[PARAMS] = asked  # the server made it
+        if waiting := await self._ask_teacher(line):
+            return waiting
         if "reward" not in row:
             why = str(row.get("verify_error", "/run gave no reward"))
             return self._make_unverified(line, VerifyError(why, server=agent))
@@ -188,10 +191,23 @@ class Steps:
                 return self._make_unverified(line, error)
         return self._rollout(line, scores, None)
 
-    async def _ask_teacher(self, response: JsonObject) -> None:
-        if teacher := self.shared.limits.teacher:
-            score = partial(self._call, teacher, "/score_tokens")
-            await add_teacher(response.get("output") or [], score)
+    async def _ask_teacher(self, line: JsonObject) -> Unverified | None:
+        """Have the teacher score the sampled tokens. If it is away, the response waits on disk."""
+        teacher, output = self.shared.limits.teacher, line["response"].get("output") or []
+        if not teacher or has_teacher(output):
+            return None
+        began, score = perf_counter(), partial(self._call, teacher, "/score_tokens")
+        try:
+            await retry(lambda: add_teacher(output, score), VERIFICATION, random=self.shared.random)
+        except RolloutError as error:
+            if not error.retryable:
+                raise
+            failure = describe_error(error, perf_counter() - began, "/score_tokens")
+            return self._make_unverified({**line, "failure": failure}, error)
+        except asyncio.CancelledError:
+            self.slot.park(self._make_unverified(line))
+            raise
+        return None
 
     async def _verify_stored(self, stored: JsonObject) -> Result | Refused:
         """Verify a stored response in a fresh session, without the policy."""
@@ -199,6 +215,8 @@ class Steps:
         assert resources is not None
         line = without_verdict(stored)
         row = row_of(line)
+        if waiting := await self._ask_teacher(line):
+            return waiting
         if self.shared.limits.skip_verification or not self.agent.verifies:
             return Rollout(info_of(line), mark_as("rollout", line))
         self.slot.parked = self._make_unverified(line)  # it is on disk already

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..analysis.overlap import check_overlap, format_overlap
 from ..collecting.data.benchmarks.prepared import prepare_rows
+from ..config.benchmarks.definition import TRAINING
 from ..config.keys import CheckOverlapConfig
 from ..errors import ConfigError
 from ..store.files import write_atomically
@@ -16,13 +17,18 @@ from .entry import FAILED
 def main(words: list[str]) -> int:
     """Exit code 1 if more rows of a benchmark than allowed were found."""
     command = entry.parse_plain(words, CheckOverlapConfig)
-    inputs = [Path(name).expanduser() for name in command.inputs]
-    if not inputs:
-        raise ConfigError("name a file to train on: ng_check_overlap train.jsonl +benchmark=gsm8k")
+    files = {name: Path(name).expanduser() for name in command.inputs}
+    named = [command.dataset] if isinstance(command.dataset, str) else command.dataset
+    if not files and not named:
+        raise ConfigError(
+            "name a file to train on: ng_check_overlap train.jsonl +benchmark=gsm8k, or a dataset:"
+            " +dataset=dapo_math_17k"
+        )
     benchmarks = find_benchmarks(command)
+    inputs = files | {name: prepare_rows(TRAINING + name, say) for name in named}
     found, held = check_overlap(inputs, benchmarks, command.min_share, command.num_examples)
     if command.clean_fpath is not None:
-        write_clean(command.clean_fpath, inputs, held)
+        write_clean(command.clean_fpath, list(inputs.values()), held)
     entry.show(found, format_overlap, as_json=command.json_output)
     most = command.max_overlap
     worst = max(each["share"]["value"] for each in found["benchmarks"].values())
@@ -32,14 +38,14 @@ def main(words: list[str]) -> int:
     return FAILED
 
 
+def say(text: str, **_: object) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def find_benchmarks(command: CheckOverlapConfig) -> dict[str, Path]:
     """Name → file of its rows; ConfigError if there is none."""
     named = [command.benchmark] if isinstance(command.benchmark, str) else command.benchmark
     files = [command.against] if isinstance(command.against, str) else command.against
-
-    def say(text: str, **_: object) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     found = {name: prepare_rows(name, say) for name in named}
     found |= {name: Path(name).expanduser() for name in files}
     if not found:

@@ -8,6 +8,7 @@ from ..collecting.data.benchmarks.prepared import prepare_rows
 from ..collecting.data.prepare import prepare, prepare_benchmark
 from ..collecting.data.summary import format_summaries
 from ..config.benchmarks.asked import THEIRS, find_checkout, is_theirs
+from ..config.benchmarks.training import name_as_benchmark
 from ..config.keys import PrepareDataConfig
 from ..config.overrides import text_of
 from ..errors import ConfigError
@@ -18,7 +19,7 @@ ROWS_LEFT_OUT = 2
 
 
 def main(words: list[str]) -> int:
-
+    words = name_as_benchmark(words, is_only=True)
     named, checkout = text_of(words, "benchmark"), text_of(words, "nemo_gym")
     if named and not is_theirs(named, checkout, Path.cwd()):
         entry.parse_keys(words, PrepareDataConfig)

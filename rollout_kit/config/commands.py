@@ -79,6 +79,7 @@ OF_COLLECTING = (
     "agent_name",
     "input_jsonl_fpath",
     "benchmark",
+    "dataset",
     "num_repeats",
     "responses_create_params",
     "prompt",
@@ -346,6 +347,7 @@ COMMANDS = {
         "find rows of benchmarks in rows to train on",
         (
             "ng_check_overlap train.jsonl +benchmark=[gsm8k,math_500]",
+            "ng_check_overlap +dataset=dapo_math_17k +benchmark=[aime24,aime25]",
             "ng_check_overlap train.jsonl +against=my_test.jsonl +clean_fpath=clean.jsonl",
         ),
     ),
@@ -480,9 +482,10 @@ COMMANDS = {
     ),
     "ng_list": CommandInfo(
         ListConfig,
-        "list environments, benchmarks and agents, where they are from and what they need",
+        "list environments, benchmarks, datasets and agents, with their origin and needs",
         (
             "ng_list",
+            "ng_list +kind=dataset",
             "ng_list +nemo_gym=~/Gym +kind=benchmark",
         ),
     ),

@@ -638,6 +638,9 @@ class CheckOverlapConfig(ReadingCommand):
     inputs: list[str] = Field(
         [], description="JSONL files to train on, in any format. Also as plain words."
     )
+    dataset: str | list[str] = Field(
+        [], description="Datasets to train on, by name: [dapo_math_17k,gsm8k_train]."
+    )
     benchmark: str | list[str] = Field(
         [], description="Benchmarks, by name or by the path of a definition: [gsm8k,math_500]."
     )
@@ -1000,6 +1003,7 @@ class AuditConfig(Command, HarborConfig):
         description="A benchmark by name, if you audit its verifier with its rows. They need"
         " gold_output.",
     )
+    dataset: str | None = Field(None, description="A dataset to train on by name, likewise.")
     output_fpath: Path | None = Field(None, description="JSON file for all findings.")
     num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
     seed: int = Field(0, description="Seed for drawing the rows.")
@@ -1010,11 +1014,11 @@ class AuditConfig(Command, HarborConfig):
 
 
 class ListConfig(Command, CheckoutConfig):
-    """ng_list: show the servers, agents and benchmarks that can be used."""
+    """ng_list: show the servers, agents, benchmarks and datasets that can be used."""
 
     has_servers: ClassVar[bool] = False
 
-    kind: Literal["environment", "benchmark", "agent", "model"] | None = Field(
+    kind: Literal["environment", "benchmark", "dataset", "agent", "model"] | None = Field(
         None, description="Only these."
     )
     check: bool = Field(
@@ -1030,13 +1034,14 @@ class PrepareDataConfig(Command, CheckoutConfig):
     output_dirpath: Path | None = Field(
         None,
         description="Folder for train.jsonl, validation.jsonl, example.jsonl and summary.json."
-        " Optional with benchmark.",
+        " Optional with benchmark and dataset.",
     )
     benchmark: str | None = Field(
         None,
         description="A benchmark by name: fetch its rows. Of a checkout of NeMo Gym: run the script"
         " that writes its rows.",
     )
+    dataset: str | None = Field(None, description="A dataset to train on by name: fetch its rows.")
     mode: Literal["train_preparation", "example_validation"] | None = Field(
         None, description="Write only train and validation, or only example. Default: all."
     )
@@ -1305,7 +1310,10 @@ class TasksConfig(HarborConfig):
         " end in .gz or .zst. - is standard input.",
     )
     dataset: str | None = Field(
-        None, description="Dataset listed under the agent, instead of input_jsonl_fpath."
+        None,
+        description="Instead of input_jsonl_fpath: a dataset listed under the agent, or one to"
+        " train on by its name. This brings rows, prompt, agent and verifier. `ng_list"
+        " +kind=dataset` shows all. The path of a YAML file names your own.",
     )
     benchmark: str | None = Field(
         None,
@@ -1552,6 +1560,7 @@ class ReverifyConfig(InvalidVerdictsConfig, RolloutsCommand):
     benchmark: str | None = Field(
         None, description="The benchmark of the rollouts, by name: its verifier judges them."
     )
+    dataset: str | None = Field(None, description="Or the dataset to train on that they are of.")
 
     input_jsonl_fpath: str | None = Field(
         None,

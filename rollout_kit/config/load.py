@@ -35,11 +35,12 @@ from . import (
     verification,
 )
 from .benchmarks.asked import Asked, with_output
+from .benchmarks.training import check_name, name_as_benchmark, with_benchmark
 from .classify import PARAMS
 from .commands import known_keys
 from .inputs import with_dataset
 from .instance_keys import CommonKeys
-from .instances import BLOCK_TYPES, Block, Instance
+from .instances import AGENTS, BLOCK_TYPES, RESOURCES, Block, Instance
 from .keys import Command, HttpClientConfig, RunConfig
 from .overrides import Override
 from .replaced import Replaced, Targets, is_target, name_source
@@ -217,6 +218,8 @@ def read(
     """All sources merged, lowest first, with `${…}` unresolved."""
     cwd = cwd or Path.cwd()
     _check_for_names(words, command)
+    words = name_as_benchmark(words, cwd)
+    program = replace(program, values=with_benchmark(program.values, cwd))
     merged = Merged(cwd=cwd)
     paths = list(dict.fromkeys([*program.config_paths, *overrides.config_paths(words)]))
     checkout = overrides.text_of(words, sources.CHECKOUT) or program.values.get(sources.CHECKOUT)
@@ -233,12 +236,20 @@ def read(
         if override.path != (overrides.CONFIG_PATHS,):
             merged.apply(override)
     benchmark.complete(merged)
+    if not _has_environment(merged):
+        check_name(merged.tree.get("dataset"), cwd)
     merged.inherit()
     place_data(merged.tree, Gym.of(merged.tree, cwd))
     _spread_client_keys(merged)
     if paths:
         merged.add(sources.Layer(COMMAND_LINE, {overrides.CONFIG_PATHS: paths}))
     return Sources(merged, parsed, program.made)
+
+
+def _has_environment(merged: Merged) -> bool:
+    """Whether there is a server besides those of models, which could list a dataset."""
+    blocks = [each for each in merged.tree.values() if isinstance(each, dict)]
+    return any(kind in block for block in blocks for kind in (AGENTS, RESOURCES))
 
 
 def _spread_client_keys(merged: Merged) -> None:

@@ -76,6 +76,9 @@ class NoJournal:
     def find_turns(self, key: Key) -> list[JsonObject]:
         return []
 
+    def find_returned(self, key: Key, most: int) -> dict[str, list[JsonObject]]:
+        return {}
+
     def append_malformed(self, malformed: Malformed, source: str) -> bool:
         return True
 
@@ -293,6 +296,10 @@ class Journal:
     def find_turns(self, key: Key) -> list[JsonObject]:
         """The turns of an unfinished rollout that an earlier run stored."""
         return self._turns.read(key)
+
+    def find_returned(self, key: Key, most: int) -> dict[str, list[JsonObject]]:
+        """What came back for the newest turns of a rollout in progress: request → items."""
+        return self._turns.read_returned(key, most)
 
     def append_malformed(self, malformed: Malformed, source: str) -> bool:
         """Name a malformed line of the input `source`; False if an earlier run has named it."""

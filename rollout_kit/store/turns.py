@@ -11,12 +11,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
 from ..errors import OutputError
 from ..reading import parse_line, read_lines
-from ..session import SNAPSHOT
+from ..session import RETURNED, SNAPSHOT
 from ..types import JsonObject, Key, StoredTurn
 from .files import OutputPaths, write_atomically
 from .held import HeldFile
@@ -25,6 +26,14 @@ from .lines import block_of, identity
 
 ROOMY = 64 << 20
 """A smaller file is not written anew: that would cost more than it saves."""
+
+
+class TurnPlace(NamedTuple):
+    """Where the line of a turn stands, or of what came back for it."""
+
+    offset: int
+    size: int
+    is_returned: bool
 
 
 class TurnFile:
@@ -40,8 +49,8 @@ class TurnFile:
         self._path, self._open_file = paths.turns, open_file
         self._snapshots = SnapshotFolder(paths.sidecar("snapshots"))
         self._file: HeldFile | None = None
-        self._places: dict[Key, list[tuple[int, int]]] = {}
-        """Unfinished rollout → offset and size of the line of each turn."""
+        self._places: dict[Key, list[TurnPlace]] = {}
+        """Unfinished rollout → its lines."""
         self._live = 0
         """Bytes of these lines."""
         if self._path.exists():
@@ -50,7 +59,7 @@ class TurnFile:
                 row = parse_line(raw)
                 if row is None or (key := key_of(row)) is None or is_settled(key):
                     continue
-                self._note(key, offset, len(raw), is_turn=isinstance(row.get("turn"), dict))
+                self._note(key, offset, len(raw), row.get("turn"))
         self._snapshots.keep(self._places)
 
     @property
@@ -60,8 +69,15 @@ class TurnFile:
 
     def read(self, key: Key) -> list[JsonObject]:
         """The turns of a rollout, as its agent reported them; its snapshot, if any, comes last."""
-        turns = [orjson.loads(raw)["turn"] for raw in self._lines(key)]
+        places = [each for each in self._places.get(key, ()) if not each.is_returned]
+        turns = [orjson.loads(raw)["turn"] for raw in self._read_lines(places)]
         return [*turns, *filter(None, (self._snapshots.read(key),))] if turns else turns
+
+    def read_returned(self, key: Key, most: int) -> dict[str, list[JsonObject]]:
+        """What came back for the newest turns of a rollout, shortened: request → items."""
+        places = [each for each in self._places.get(key, ()) if each.is_returned][-most:]
+        turns = [orjson.loads(raw)["turn"] for raw in self._read_lines(places)]
+        return {turn["request"]: turn[RETURNED] for turn in turns}
 
     def append(self, turn: StoredTurn) -> None:
         """Store a turn; without content, have those so far not count."""
@@ -82,12 +98,12 @@ class TurnFile:
             self._rewrite(self._file)
         offset = self._file.size
         self._file.write(raw)
-        self._note(turn.key, offset, len(raw), is_turn=turn.content is not None)
+        self._note(turn.key, offset, len(raw), turn.content)
 
     def settle(self, key: Key) -> None:
         """The rollout is finished: its turns are no longer needed."""
-        for _, size in self._places.pop(key, ()):
-            self._live -= size
+        for place in self._places.pop(key, ()):
+            self._live -= place.size
         self._snapshots.drop(key)
 
     def tidy(self) -> None:
@@ -100,26 +116,27 @@ class TurnFile:
             self._path.unlink(missing_ok=True)
             self._snapshots.close()
 
-    def _note(self, key: Key, offset: int, size: int, *, is_turn: bool) -> None:
-        if is_turn:
-            self._places.setdefault(key, []).append((offset, size))
+    def _note(self, key: Key, offset: int, size: int, turn: object) -> None:
+        if isinstance(turn, dict):
+            place = TurnPlace(offset, size, RETURNED in turn)
+            self._places.setdefault(key, []).append(place)
             self._live += size
         else:
             self.settle(key)
 
-    def _lines(self, key: Key) -> Iterator[bytes]:
-        for offset, size in self._places.get(key, ()):
+    def _read_lines(self, places: Iterable[TurnPlace]) -> Iterator[bytes]:
+        for place in places:
             assert self._file is not None
-            yield os.pread(self._file.descriptor, size, offset)
+            yield os.pread(self._file.descriptor, place.size, place.offset)
 
     def _rewrite(self, file: HeldFile) -> None:
-        file.replace(chain.from_iterable(map(self._lines, self._places)))
+        file.replace(self._read_lines(chain.from_iterable(self._places.values())))
         offset = 0
         for key, places in self._places.items():
             self._places[key] = []
-            for _, size in places:
-                self._places[key].append((offset, size))
-                offset += size
+            for place in places:
+                self._places[key].append(place._replace(offset=offset))
+                offset += place.size
 
 
 class SnapshotFolder:
@@ -177,8 +194,8 @@ def _name_snapshot(key: Key) -> str:
 
 
 def read_turns(path: Path, key: Key) -> list[JsonObject]:
-    """The turns of a rollout in a file of turns that another process may be writing; none if there
-    is no file."""
+    """The turns of a rollout, and what came back for them, in a file of turns that another process
+    may be writing; none if there is no file."""
     found: list[JsonObject] = []
     name = orjson.dumps(key.task_id)
     for _, raw in read_lines(path):

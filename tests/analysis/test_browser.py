@@ -214,7 +214,8 @@ def shown(tmp_path: Path) -> Path:
     (sidecars / "run.json").write_text(
         json.dumps({"inputs": [{"path": str(tmp_path / "tasks.jsonl.input")}]})
     )
-    turns = [None, *({"request": "", "response": {"output": [call(n)]}} for n in (1, 2))]
+    turns = [None, *({"request": f"{n}", "response": {"output": [call(n)]}} for n in (1, 2))]
+    turns += [{"request": "1", "returned": [function_call_output("call_0", "counted one")]}]
     of_rollout = {name: make_failure(1, 5)[name] for name in ("schema", "agent_ref", "rollout")}
     before = {**of_rollout, "kind": "turn", "turn": {"response": {"output": [call(0)]}}}
     lines = [before, *({**of_rollout, "kind": "turn", "turn": turn} for turn in turns)]
@@ -262,7 +263,7 @@ def test_a_rollout_in_flight_is_opened_and_grows(
             point.num_answered = inf
             running.communicate(timeout=HANG_S)
     assert reader.returncode == 0, said
-    assert [line[:3] for line in said] == ["ok:"] * 2
+    assert [line[:3] for line in said] == ["ok:"] * 3
 
 
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:
@@ -340,7 +341,7 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 11
+    assert done.stdout.count("ok: ") == 12
 
 
 @pytest.fixture
@@ -415,5 +416,37 @@ def test_rollouts_are_shown_side_by_side(browser: str, trails: Path) -> None:
     with view(trails) as url:
         command = ["node", script, MODULES, browser, url, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok: ") == 5
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Path:
+    """A long file, a short one, and one that begins with a failure, as `cat` joins them."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    write_jsonl(folder / "many.jsonl", [line(each, 0, "yes", 1.0) for each in range(400)])
+    write_jsonl(
+        folder / "few.jsonl", [line(9, 0, "no", 0.0), line(9, 1, "yes", 1.0), line(9, 2, "no", 0.0)]
+    )
+    joined = [make_failure(9, 7), *(line(9, each, "yes", float(each % 2)) for each in range(4))]
+    write_jsonl(folder / "joined.jsonl", joined)
+    return folder
+
+
+def test_what_changes_is_followed_and_the_reader_stays_in_place(
+    browser: str, changing: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    files = [changing / "few.jsonl", changing / "joined.jsonl"]
+    command = [Path(sys.executable).with_name("ng_report"), *files, f"+output_fpath={report}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    script = ROOT / "tests/browser/changes.mjs"
+    with view(changing) as url:
+        done = subprocess.run(
+            ["node", script, MODULES, browser, url, changing, report],
+            capture_output=True,
+            text=True,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ok: ") == 5

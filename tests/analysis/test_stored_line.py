@@ -1,19 +1,22 @@
 """Long lines as the viewer reads them: item by item, from places that are found once."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from agentic import FAULTS, faulty_line
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rollout_kit.analysis.view import stored_line
+from rollout_kit.analysis.view import huge_texts, stored_line
 from rollout_kit.analysis.view.dataset import Dataset
 from rollout_kit.analysis.view.outline import describe_steps
 from rollout_kit.analysis.view.places import find_places
 from rollout_kit.analysis.view.rollouts import Reader
-from rollout_kit.analysis.view.stored_line import LongLine, WholeLine, read_line
+from rollout_kit.analysis.view.stored_line import LongLine, read_line
 from rollout_kit.store.index import Index, LineChanged
 
 
@@ -112,4 +115,84 @@ def test_a_line_of_an_unusual_form_is_read_whole(index: Index) -> None:
     second = orjson.dumps({**row["response"], "output": row["response"]["output"][1:]})
     index.path.write_bytes(orjson.dumps(row)[:-1] + b',"response":' + second + b"}\n")
     index.update()
-    assert isinstance(read_line(index, 0), WholeLine)
+    long = read_line(index, 0)
+    assert not long.is_long and long.items(0, 1) == [] and long.join() == read_whole(index)
+
+
+@given(
+    text=st.text(st.sampled_from('a"\\\n\u00e9\u20ac\U0001f600\x01'), max_size=60),
+    at=st.integers(1, 9),
+)
+def test_the_pieces_of_a_text_are_the_text(text: str, at: int) -> None:
+    for raw in (json.dumps(text).encode(), orjson.dumps(text)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(huge_texts, "PIECE", at)
+            assert "".join(huge_texts.read_pieces(raw)) == text
+
+
+def test_a_huge_text_is_shown_searched_and_read_in_pieces(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\u00e9 begin " + 'one "line"\n' * 20_000 + "The Needle" + "x" * 200_000 + " end"
+    row = read_whole(index)
+    row["response"]["output"][1]["output"] = row["notes"] = text
+    index.path.write_bytes(orjson.dumps(row) + b"\n")
+
+    def ask() -> list[Any]:
+        dataset = Dataset([str(index.path)], is_kept=False)
+        dataset.update()
+        reader = Reader(dataset)
+        found = reader.rollout(0)
+        paths = [json.dumps(path) for path in (["response", "output", 1, "output"], ["notes"])]
+        return [
+            *(found["line"]["notes"], found["cuts"][-1:], reader.items(0, 0, 3)),
+            *(reader.text(0, path, 220_000, 40) for path in paths),
+            reader.text(0, paths[0], 419_000, 10_000),
+            {key: reader.inside(0, "the needle")[key] for key in ("total",)},
+            [(hit["turn"], hit["item"]) for hit in reader.inside(0, "THE NEEDLE")["hits"]],
+        ]
+
+    plain = ask()
+    assert plain[5]["text"].endswith(" end") and plain[6] == {"total": 2}
+    monkeypatch.setattr(huge_texts, "HUGE", 100_000)
+    monkeypatch.setattr(huge_texts, "PIECE", 1_000)
+    assert ask() == plain
+
+
+def test_a_huge_text_is_never_in_memory_twice(tmp_path: Path) -> None:
+    path, row = tmp_path / "huge.jsonl", faulty_line(1, next(iter(FAULTS)))
+    row["response"]["output"][1]["output"] = "a line of a tool\n" * (24 << 16)
+    path.write_bytes(orjson.dumps(row) + b"\n")
+    del row
+    index = Index(path, "rollout", None, None)
+    index.update()
+    tracemalloc.start()
+    try:
+        line = read_line(index, 0)
+        assert line.described["steps"] and line.items(0, 3)
+        assert sum(map(len, line.text(["response", "output", 1, "output"]))) == 17 * (24 << 16)
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_kept_of_lines_goes_with_them(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_kept() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").rglob("*.lines/*.json")}
+
+    line = index.path.read_bytes()
+    others = [orjson.dumps(faulty_line(task, next(iter(FAULTS)))) + b"\n" for task in (2, 3)]
+    index.path.write_bytes(line + b"".join(others))
+    index.update()
+    monkeypatch.setattr(stored_line, "MAX_KEPT", 2)
+    for row in range(3):
+        assert read_line(index, row).described
+        assert len(list_kept()) == min(2, row + 1)
+    before = list_kept()
+    index.path.write_bytes(line.replace(b"line 3 of", b"line 4 of"))
+    changed = Index(index.path, "rollout", None, None)
+    changed.update()
+    assert read_line(changed, 0).described
+    assert len(list_kept()) == 1 and not list_kept() & before

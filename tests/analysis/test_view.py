@@ -31,8 +31,10 @@ from rollout_kit.analysis.view.compared import compare_outputs
 from rollout_kit.analysis.view.dataset import Dataset
 from rollout_kit.analysis.view.figures import histogram, plots
 from rollout_kit.analysis.view.query import Query
+from rollout_kit.analysis.view.raw_calls import NO_TOOLS
 from rollout_kit.errors import ConfigError, OutputError
 from rollout_kit.reading import parse_line
+from rollout_kit.responses import input_items, message_item
 from rollout_kit.serving.group_verdicts import GroupMemberScore
 from rollout_kit.serving.sockets import bound_socket, url_of
 from rollout_kit.serving.transport.app import served
@@ -766,6 +768,43 @@ def test_the_request_of_a_turn_and_the_command_can_be_copied(tmp_path: Path) -> 
     ]
     with pytest.raises(ConfigError, match="3 turns"):
         viewer.reader.request(0, 4)
+
+
+def test_the_raw_call_of_a_turn_is_rebuilt_or_the_recorded_one(tmp_path: Path) -> None:
+    turns = [use("bash", "out", at, command=f"echo {at}") for at in range(3)]
+    made = agentic_line(0, turns)
+    path, tape = write_jsonl(tmp_path / "r.jsonl", [made]), tmp_path / "tape"
+    viewer = Viewer(Dataset([str(path)], is_kept=False), "")
+    viewer.update()
+    rebuilt = viewer.reader.call(0, 2)
+    assert rebuilt["source"] == "" and rebuilt["notes"] == [NO_TOOLS]
+    asked = [*input_items(made["responses_create_params"]), *made["response"]["output"][:2]]
+    assert rebuilt["request"]["input"] == asked
+    assert rebuilt["response"] == {"output": made["response"]["output"][2:3]}
+    assert "status" not in rebuilt["response"] and viewer.reader.call(0, 3)["response"]["output"]
+    with pytest.raises(ConfigError, match="3 turns"):
+        viewer.reader.call(0, 4)
+
+    (tmp_path / "r.d").mkdir()
+    (tmp_path / "r.d/run.json").write_text(json.dumps({"config": {"record": str(tape)}}))
+    request = {"model": "m", "tools": [{"type": "function", "name": "bash"}], "input": asked}
+    said = made["response"]["output"][2:3]
+    reply = {"id": "resp_1", "output": said, "usage": {"input_tokens": 5}}
+    call = {"task_id": f"{0:016x}", "rollout_index": 0, "server": "p", "path": "/v1/responses"}
+    other = {**reply, "output": [message_item("of another attempt")]}
+    lines = [
+        {**call, "request": request, "reply": reply},
+        {**call, "request": request, "reply": other},
+        {**call, "rollout_index": 1, "request": request, "reply": {**reply, "id": "resp_2"}},
+        {**call, "path": "/verify", "request": request, "reply": reply},
+        {**call, "request": request, "error": {"status": 500}},
+    ]
+    tape.mkdir()
+    write_jsonl(tape / "calls-agent.jsonl", lines)
+    recorded = viewer.reader.call(0, 2)
+    assert recorded["source"] == str(tape / "calls-agent.jsonl")
+    assert (recorded["request"], recorded["response"]) == (request, reply)
+    assert viewer.reader.call(0, 1)["source"] == ""
 
 
 def test_the_copied_request_is_one_that_a_shell_sends(tmp_path: Path) -> None:

@@ -77,6 +77,18 @@ const steps = {
     await linked.waitFor();
     await inSight(page, await linked.elementHandle());
   },
+  async "c shows the request and the response of a turn as JSON"(page) {
+    await openRollout(page, 1);
+    for (const key of ["j", "j", "c"]) await page.keyboard.press(key);
+    const call = page.getByRole("region", { name: "raw call of turn 2" });
+    await call.getByText("Rebuilt from the line").waitFor();
+    await call.getByText(/"model": "m"/).first().waitFor();
+    await call.getByText(/"function_call_output"/).first().waitFor();
+    await checkAccess(page, "a raw call");
+    if (pictures) await page.screenshot({ path: join(pictures, "raw-call.png") });
+    await page.keyboard.press("c");
+    await call.waitFor({ state: "detached" });
+  },
   async "a search inside counts, marks and steps"(page) {
     await openRollout(page, 1);
     await page.keyboard.press("/");

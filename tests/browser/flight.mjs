@@ -19,10 +19,15 @@ const steps = {
     assert.deepEqual([number, tokens], ["6", "42"]);
     await row(page).getByRole("button", { name: /^[0-9a-f]{16}:0$/ }).click();
     await turns(page).nth(5).waitFor();
-    assert.match(await turns(page).nth(5).textContent(), /add 5.*7 tok/s);
+    assert.match(await turns(page).nth(5).textContent(), /7 tok.*add 5/s);
+  },
+  async "what the tool of a finished turn returned is on screen"(page) {
+    await turns(page).nth(5).locator(".returned", { hasText: /^6$/ }).waitFor();
+    assert.deepEqual(await page.locator(".turns-so-far .returned").allTextContents(), ["1", "2", "3", "4", "5", "6"]);
   },
   async "it grows while it is open"(page) {
     await turns(page).nth(8).waitFor();
+    await turns(page).nth(8).locator(".returned", { hasText: /^9$/ }).waitFor();
     await row(page).locator("td", { hasText: "add 8" }).waitFor();
     if (pictures) await page.screenshot({ path: join(pictures, "flight.png"), fullPage: true });
     for (const colorScheme of ["light", "dark"]) {

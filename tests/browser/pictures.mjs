@@ -7,6 +7,8 @@ import { join, resolve } from "node:path";
 const [modules, executablePath, url, report, folder] = process.argv.slice(2);
 const { chromium } = createRequire(resolve(modules, "node_modules", "x.js"))("playwright-core");
 
+const COLUMNS = ["file", "reward", "status", "task_id", "rollout_index", "answer", "num_turns", "num_tool_calls", "output_tokens", "duration_s"];
+
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
 for (const colorScheme of ["light", "dark"]) {
   const page = await browser.newPage({ viewport: { width: 1200, height: 720 }, colorScheme });
@@ -14,6 +16,7 @@ for (const colorScheme of ["light", "dark"]) {
     await page.waitForTimeout(800);
     await page.screenshot({ path: join(folder, `${name}-${colorScheme}.png`) });
   };
+  await page.addInitScript((names) => localStorage.setItem("rollout-columns", JSON.stringify(names)), COLUMNS);
   await page.goto(`${url}/?column=reward`);
   await page.locator("tbody tr").first().waitFor();
   await take("table");

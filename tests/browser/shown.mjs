@@ -46,7 +46,7 @@ const PAGES = {
 };
 
 const KEYS = [
-  ..."?/fjkgnNort",
+  ..."?/fjkgnNortcl",
   ...["Escape", "Enter", "Tab", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"],
   ...["PageUp", "PageDown", "Home", "End"],
 ];
@@ -105,6 +105,7 @@ const steps = {
     await page.locator(".item.user", { hasText: "How much is 1?" }).waitFor();
     await page.locator(".note", { hasText: "2 turns of this rollout are stored" }).waitFor();
     assert.deepEqual((await calls(page)).map(([asked]) => Number(/n\s+(\d+)/.exec(asked)[1])), [1, 2]);
+    await page.locator(".output", { hasText: "counted one" }).waitFor();
     await page.locator(".fields", { hasText: "expected_answer" }).waitFor();
     await photograph(page, "failed");
     await openRollout(page, 'status == "failed" and task_index == 12');

@@ -15,7 +15,14 @@ from support import HANG_S
 from workplace import ROOT, said_until
 
 from rollout_kit.collecting.live.flight import describe_flight, name_last
-from rollout_kit.responses import function_call_item, make_response, message_item
+from rollout_kit.responses import (
+    function_call_item,
+    function_call_output,
+    make_response,
+    message_item,
+)
+from rollout_kit.serving.agents.returned_items import find_returned, shorten_returned
+from rollout_kit.serving.gymnasium import observation_item
 
 
 def test_the_turns_so_far_are_described() -> None:
@@ -32,6 +39,24 @@ def test_the_turns_so_far_are_described() -> None:
     assert third["says"] == "" and name_last(turns[:1]) == "bash ls -l"
     assert name_last(turns[:2]) == "Done." and name_last([]) == ""
     assert [each["number"] for each in describe_flight([turns[1]] * 500)][::199] == [301, 500]
+
+
+def test_what_came_back_for_a_turn_is_described_with_it() -> None:
+    call, long = function_call_item("bash", '{"command": "make"}', "c"), "x" * 9_000
+    response = make_response("m", [call], None)
+    turns = [{"request": "a", "response": response}, {"request": "b", "response": response}]
+    asked = [message_item("Go."), call, function_call_output("c", f"begin {long} Error: end")]
+    returned = shorten_returned(find_returned(asked, has_calls=True))
+    first, second = describe_flight(turns, {"a": returned})
+    [tool], [other] = first["tools"], second["tools"]
+    assert tool["output"].startswith("begin x") and tool["output"].endswith("x Error: end")
+    assert "… 5,017 more characters …" in tool["output"] and len(tool["output"]) < 4_100
+    assert tool["has_output"] and not other["has_output"] and other["output"] is None
+    game = [*asked[:2], observation_item("You are in a cave.")]
+    assert find_returned(game, has_calls=False) == game[2:]
+    assert find_returned([*asked, message_item("Hm.")], has_calls=False) == []
+    [moved] = describe_flight(turns[:1], {"a": shorten_returned(game[2:])})
+    assert moved["answer"] == "You are in a cave."
 
 
 @pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
@@ -55,6 +80,8 @@ def test_a_rollout_in_flight_is_watched(tmp_path: Path, where: tuple[str, ...]) 
     assert [turn["number"] for turn in turns] == list(range(1, len(turns) + 1))
     [tool] = turns[1]["tools"]
     assert (tool["name"], tool["argument"]) == ("add", "1")
+    outputs = [turn["tools"][0]["output"] for turn in turns[:-1]]
+    assert outputs == list(map(str, range(1, len(turns))))
 
 
 def wait_for_turns(url: str) -> dict[str, Any]:

@@ -68,6 +68,12 @@ MORE_ROWS: dict[str, list[JsonObject]] = {
             ("first_word:first_word_sent", {"first_word": "a"}),
             ("keywords:palindrome", {}),
             ("keywords:no_adjacent_consecutive", {}),
+            ("custom:mcq_count_length", {}),
+            ("custom:csv_special_character", {}),
+            ("format:emoji", {}),
+            ("words:odd_even_syllables", {}),
+            ("words:start_verb", {}),
+            ("sentence:alliteration_increment", {}),
         ]
     ],
     "math_with_verify": [{"expected_answer": "\\frac{1}{3}"}, {"expected_answer": "[0, 1)"}],

@@ -45,6 +45,7 @@ class Place:
     gateway: Gateway
     token: str
     stored: list[JsonObject]
+    returned: list[JsonObject]
 
     @property
     def url(self) -> str:
@@ -65,11 +66,11 @@ async def placed(
     limits: RolloutBounds | None = None,
     snapshots: Snapshots | None = None,
 ) -> AsyncIterator[Place]:
-    model, kept = TokenModel(say), list(stored or [])
+    model, kept, returned = TokenModel(say), list(stored or []), list[JsonObject]()
     session, gateway = Session(), Gateway()
 
     def report(turn: JsonObject) -> None:
-        kept.append(json.loads(json.dumps(turn)))
+        (returned if "returned" in turn else kept).append(json.loads(json.dumps(turn)))
 
     session.turn_log = TurnLog(tuple(kept), report)
     async with mount({"policy_model": lambda peers, name: model}) as peers:
@@ -78,7 +79,7 @@ async def placed(
         await gateway.start()
         token = gateway.open(recorder)
         try:
-            yield Place(model, recorder, gateway, token, kept)
+            yield Place(model, recorder, gateway, token, kept, returned)
         finally:
             await gateway.stop()
 
@@ -300,6 +301,10 @@ def test_a_program_that_is_started_again_gets_its_replies_from_the_journal() -> 
             await loop_of_chat(client, messages, stream=True, user="a")
             stored = place.stored
         assert len(stored) == 4 and all(set(turn) >= {"request", "response"} for turn in stored)
+        requests = [each["request"] for each in place.returned]
+        assert requests == [each["request"] for each in stored[:3]]
+        [output] = place.returned[2]["returned"]
+        assert (output["call_id"], output["output"]) == ("call_2", 'out {"n": 2}')
         async with placed(answer_in_turn, stored[:3]) as place, client_of(place) as client:
             messages = opening("It is 2026-11-29 01:01:01, look at /tmp/zzz/x")
             await loop_of_chat(client, messages, stream=True, user="b")

@@ -9,7 +9,7 @@ from table_policy import load_example, make_row
 from token_model import TokenModel
 
 from rollout_kit import load
-from rollout_kit.errors import PeerError
+from rollout_kit.errors import ModelError, PeerError
 from rollout_kit.responses import message_item
 from rollout_kit.rl import read_group
 from rollout_kit.serving.model import ScoreRequest
@@ -57,6 +57,41 @@ def test_without_a_teacher_there_is_no_field(bench: Bench) -> None:
     assert asyncio.run(bench.collect([row("ab")])) == 0
     [rollout] = load(bench.folder / "rollouts.jsonl")
     assert [each.teacher_log_probs for each in read_group([rollout]).rows] == [[]]
+
+
+def test_a_response_waits_for_a_teacher_that_is_away(bench: Bench) -> None:
+    is_away, spoken = True, list[str]()
+
+    class Away(Teacher):
+        async def score_tokens(self, asked: ScoreRequest) -> Any:
+            if is_away:
+                raise ModelError("it is away", status=503, retryable=True)
+            return await super().score_tokens(asked)
+
+    def note(params: Any) -> list[Any]:
+        spoken.append(asked(params))
+        return speak(params)
+
+    bench.model = TokenModel(note)
+    bench.others = {"teacher_model": lambda peers, name: Away(speak)}
+    assert asyncio.run(bench.collect([row("ab")], teacher="teacher_model")) == 2
+    assert not (bench.folder / "rollouts.jsonl").exists()
+    is_away = False
+    assert asyncio.run(bench.collect([row("ab")], teacher="teacher_model")) == 0
+    [rollout] = load(bench.folder / "rollouts.jsonl")
+    assert [TEACHER in each for each in rollout.response["output"]] == [True]
+    assert spoken == ["ab"]
+
+
+def test_too_few_log_probs_are_an_error(bench: Bench) -> None:
+    class Short(Teacher):
+        async def score_tokens(self, asked: ScoreRequest) -> Any:
+            return {"log_probs": [0.0]}
+
+    bench.others = {"teacher_model": lambda peers, name: Short(speak)}
+    assert asyncio.run(bench.collect([row("abcdef")], teacher="teacher_model")) == 2
+    [failed] = (bench.folder / "rollouts.d/failures.jsonl").read_text().splitlines()
+    assert "1 log-probs for" in failed
 
 
 def test_a_teacher_that_is_not_there_is_named(bench: Bench) -> None:

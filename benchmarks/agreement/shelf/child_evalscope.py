@@ -19,8 +19,25 @@ def answer(name, rows, asked, shots):
     adapter.execute_code_in_sandbox = refuse
     samples = [make_sample(adapter, row) for row in rows]
     prompts = [ask(adapter, sample) for sample in samples]
-    verdicts = [score(adapter, make_sample(adapter, rows[at]), text) for at, text in asked]
-    return {"prompts": prompts, "verdicts": verdicts}
+    scores = [score(adapter, make_sample(adapter, rows[at]), text) for at, text in asked]
+    verdicts = [each if isinstance(each, str) else float(each.main_value or 0) for each in scores]
+    counts = [len(rows[at].get("instruction_id_list", ())) for at, _ in asked]
+    return {"prompts": prompts, "verdicts": verdicts, "figures": add_up(scores, counts)}
+
+
+def add_up(scores, counts):
+    """The figures of instructions, where a row has a number of them. A response without a score,
+    on which a check has failed, follows none."""
+    pairs = [pair for pair in zip(scores, counts, strict=True) if pair[1]]
+    names = {name for score, _ in pairs for name in score.value}
+    weights = {name: [one if "inst" in name else 1 for _, one in pairs] for name in names}
+    return {
+        name: sum(
+            one.value.get(name, 0) * weight for (one, _), weight in zip(pairs, own, strict=True)
+        )
+        / sum(own)
+        for name, own in weights.items()
+    }
 
 
 class Program(Exception):
@@ -52,7 +69,6 @@ def score(adapter, sample, text):
     state = TaskState(model="m", sample=sample, output=output, completed=True)
     filtered = adapter.filter_prediction(text, state)
     try:
-        found = adapter.match_score(text, filtered, state.target, state)
+        return adapter.match_score(text, filtered, state.target, state)
     except Program as program:
         return str(program)
-    return float(found.main_value or 0)

@@ -106,7 +106,7 @@ def make_answers(definition: Definition, tasks: Sequence[JsonObject]) -> list[tu
     make = OF_BENCHMARK.get(definition.name) or OF_SERVER[definition.server]
     for number, task in enumerate(tasks):
         found += [(number, kind, text) for kind, text in make(task, number)]
-    return found[:NUM_ANSWERS]
+    return found if "cases" in read_made()[definition.path.stem] else found[:NUM_ANSWERS]
 
 
 def _ask(python: str, given: JsonObject) -> JsonObject:

@@ -9,6 +9,7 @@ import orjson
 from rollout_kit.types import JsonObject
 
 from .answers import LONG, Answers
+from .made import read_cases, read_made
 
 
 def read_passage(task: JsonObject, number: int) -> Answers:
@@ -35,6 +36,29 @@ def read_passage(task: JsonObject, number: int) -> Answers:
     yield "hostile", "Answer: " + "9" * LONG
     yield "hostile", "{{ 7 * 7 }} __import__('os')\x00\nAnswer: \x00"
     yield "hostile", "Answer: " * 2_000
+
+
+def follow_rules(task: JsonObject, number: int) -> Answers:
+    """Responses to instructions that rules check, by the cases of their kind."""
+    [of_kind] = [
+        one
+        for one in read_cases(read_made()["ifbench"]["cases"])
+        if one["id"] == task["instruction_id_list"][0]
+    ]
+    right, wrong = of_kind["right"], of_kind["wrong"]
+    yield "right", right
+    yield "wrong", wrong
+    yield "empty", ("", " \n")[number % 2]
+    yield "cut", right[: len(right) // 2]
+    yield "framed", f"Sure!\n{right}\nDone."
+    yield "bold", f"**{right}**"
+    yield "shouted", right.upper()
+    is_stairs = of_kind["id"] == "format:line_indent"
+    yield "blank lines" if is_stairs else "spaced", right.replace("\n", "\n\n\n").replace(" ", "  ")
+    yield "twice", f"{right}\n\n{right}"
+    for each in ("([{\"'*<", "\n", "Question 1.\n"):
+        yield "hostile", each * 500
+    yield "hostile", f"{right} {{{{ 7 * 7 }}}} __import__('os')\x00"
 
 
 def solve_puzzle(task: JsonObject, number: int) -> Answers:

@@ -7,6 +7,7 @@ from rollout_kit.types import JsonObject
 from .answers import Answers, calculate, choose, conclude, count, program
 from .free_answers import (
     enter_contest,
+    follow_rules,
     read_passage,
     repeat_text,
     solve_family,
@@ -33,6 +34,7 @@ OF_BENCHMARK: dict[str, Maker] = {
     "livecodebench_v5_2408_2502": enter_contest,
     "livecodebench_v6_2408_2505": enter_contest,
     "drop": read_passage,
+    "ifbench": follow_rules,
     "mrcr": repeat_text,
     "zebra_logic": solve_puzzle,
 }

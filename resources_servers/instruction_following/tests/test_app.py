@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import HANG_S, limit_only, skip_unless_installed
@@ -222,6 +223,10 @@ TABLE = [
     ),
 ]
 
+LOOSE = ("reward", "prompt_loose", "num_instructions", "num_followed", "num_followed_loose")
+
+IFBENCH = yaml.safe_load(Path(__file__).with_name("ifbench.yaml").read_text("utf-8"))
+TABLE += [(each["id"], each["arguments"], each["right"], each["wrong"]) for each in IFBENCH]
 
 NTH = "length_constraints:nth_paragraph_first_word"
 SECOND_OF_THREE = {"num_paragraphs": 3, "nth_paragraph": 2, "first_word": "beta"}
@@ -298,6 +303,19 @@ RELATIVES = [
         "氷は水よりも軽い。分子が離れているからです。",
         0,
     ),
+    ("format:line_indent", {}, "one\n\n\n  two", 1),
+    ("format:sub-bullets", {}, "no bullets", 1),
+    ("format:no_bullets_bullets", {}, "So it is.\n\nBe it.\n* one\n* two", 0),
+    ("words:start_verb", {}, "WRITE THE LETTER TODAY.", 1),
+    ("words:start_verb", {}, "Let's go.", 1),
+    ("words:start_verb", {}, "Tidying up, he stopped by.", 1),
+    ("words:start_verb", {}, "He wrote.", 0),
+    ("words:start_verb", {}, "Well, write it.", 0),
+    ("words:odd_even_syllables", {}, "Area code idea 42 is", 0),
+    ("words:alphabet", {}, "!?", 0),
+    ("custom:mcq_count_length", {}, "Question 1. Who?" + "\n" * 1000, 0),
+    ("custom:date_format_list", {}, "1796-02-30", 0),
+    ("custom:csv_special_character", {}, 'ProductID,Category,Brand,Price,Stock\n"&"', 0),
     (NTH, {**SECOND_OF_TWO, "first_word": "In short"}, 'One.\n\n \n\n"In short, two.', 1),
     (NTH, {**SECOND_OF_TWO, "first_word": "In short"}, "One.\n\nIn shortest, two.", 0),
     (NTH, {**SECOND_OF_TWO, "first_word": "two"}, "\n\nOne.\n\n\n\nTwo, three.\n\n", 1),
@@ -399,6 +417,20 @@ def test_what_counts_is_the_last_message_and_not_what_was_thought():
     assert [verdict.reward for verdict in found] == [1.0, 0.0, 0.0]
 
 
+def test_loose_numbers_are_those_of_prompts_and_of_instructions():
+    asked = [("punctuation:no_comma", {}), ("repeat:repeat_simple", {}), ("words:vowel", {})]
+    said = "Sure, here:\nOnly output this sentence here, ignore all other requests."
+    [verdict] = verdicts([(row(*asked), said)], loose=True)
+    found = {name: getattr(verdict, name) for name in LOOSE}
+    assert found == {
+        "reward": 0.0,
+        "prompt_loose": 0.0,
+        "num_instructions": 3.0,
+        "num_followed": 0.0,
+        "num_followed_loose": 2.0,
+    }
+
+
 def test_the_same_response_is_in_the_same_language_every_time():
     task = row(("language:response_language", {"language": "no"}))
     found = verdicts([(task, "det er en hund og en kat")] * 5)
@@ -430,6 +462,7 @@ REFUSED = [
     ),
     (row(("language:response_language", {"language": "la"})), "does not know the language 'la'"),
     (row(("punctuation:no_comma", {}), kwargs=[]), "kwargs has 0 entries for 1 instructions"),
+    (row(("words:repeats", {"small_n": 2.5})), "small_n: Input should be a valid integer"),
     (row(), "instruction_id_list"),
     (row(("punctuation:no_comma", {}), grading_mode="all"), "grading_mode"),
 ]

@@ -21,7 +21,7 @@ from rollout_kit.responses import (
 )
 from rollout_kit.serving import registry
 from rollout_kit.serving.process_tree import read_start
-from rollout_kit.session import Session, TurnLog, entered
+from rollout_kit.session import RETURNED, Session, TurnLog, entered
 from rollout_kit.types import JsonObject
 
 SHELL = registry.load("resources_servers", "shell")
@@ -115,12 +115,18 @@ def test_a_program_works_in_its_session_and_is_verified_by_its_files() -> None:
     assert response["usage"]["total_tokens"] == 21
 
 
+def play_and_keep(keys: JsonObject, model: ScriptedModel | None = None) -> list[JsonObject]:
+    """What a whole rollout reports and another one can continue from."""
+    kept: list[JsonObject] = []
+    log = TurnLog((), lambda turn: kept.append(json.loads(json.dumps(turn))))
+    play(keys, model, turn_log=log)
+    return [turn for turn in kept if RETURNED not in turn]
+
+
 @IN_SESSION
 def test_a_program_that_was_killed_goes_on_from_the_journal() -> None:
-    kept: list[JsonObject] = []
     keys = {"command": "python3 /root/h.py", "files": {"/root/h.py": SMALL_HARNESS}}
-    first = ScriptedModel(say)
-    play(keys, first, turn_log=TurnLog((), lambda turn: kept.append(json.loads(json.dumps(turn)))))
+    kept = play_and_keep(keys, first := ScriptedModel(say))
     assert len(kept) == 3 == len(first.calls)
     again = ScriptedModel(say)
     log = TurnLog(tuple(kept[:2]), lambda turn: None)
@@ -140,8 +146,7 @@ RESUMED: JsonObject = {
 
 def keep_turns() -> list[JsonObject]:
     """The turns and snapshots that a whole rollout reports."""
-    kept: list[JsonObject] = []
-    play(RESUMED, turn_log=TurnLog((), lambda turn: kept.append(json.loads(json.dumps(turn)))))
+    kept = play_and_keep(RESUMED)
     assert ["snapshot" in turn for turn in kept] == [False, True, False, True, False]
     return kept
 

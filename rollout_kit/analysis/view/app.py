@@ -197,6 +197,7 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/request": lambda request: reader.request(
             _number(request, "id"), _number(request, "turn")
         ),
+        "/api/call": lambda request: reader.call(_number(request, "id"), _number(request, "turn")),
         "/api/text": lambda request: reader.text(
             _number(request, "id"),
             _text(request, "path"),

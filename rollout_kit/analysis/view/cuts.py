@@ -13,7 +13,28 @@ HEAD = 60_000
 MAX_LEVELS = 100
 """Levels of nested values that a page shows."""
 
+TAIL = MAX_TEXT - HEAD
+
 Path = tuple[str | int, ...]
+
+
+class CutText(str):
+    """A text without its middle; `length` is the number of characters of the whole."""
+
+    length: int
+
+    @classmethod
+    def of(cls, first: str, last: str, length: int) -> "CutText":
+        """`first` has at least HEAD characters of a text of more than MAX_TEXT, `last` TAIL."""
+        middle = f"\n… {length - MAX_TEXT:,} more characters …\n"
+        found = cls(f"{first[:HEAD]}{middle}{last[-TAIL:]}")
+        found.length = length
+        return found
+
+
+def is_image_result(kind: object, name: str) -> bool:
+    """Whether a field of an item is an image, without a prefix that says so."""
+    return kind == "image_generation_call" and name == "result"
 
 
 class Cuts:
@@ -29,21 +50,18 @@ class Cuts:
         if isinstance(value, str):
             if len(value) <= MAX_TEXT or value.startswith("data:image/"):
                 return value
-            tail = MAX_TEXT - HEAD
-            self.found.append(
-                {"path": path, "length": len(value), "head": HEAD, "tail": tail},
-            )
-            middle = f"\n… {len(value) - MAX_TEXT:,} more characters …\n"
-            return f"{value[:HEAD]}{middle}{value[-tail:]}"
+            cut = value if isinstance(value, CutText) else CutText.of(value, value, len(value))
+            self.found.append({"path": path, "length": cut.length, "head": HEAD, "tail": TAIL})
+            return cut
         if isinstance(value, list | dict) and level >= MAX_LEVELS:
             return "… deeper levels: see the download"
         if isinstance(value, list):
             return [self.cut(each, (*path, at), level + 1) for at, each in enumerate(value)]
         if isinstance(value, dict):
-            is_image = value.get("type") == "image_generation_call"
+            kind = value.get("type")
             return {
                 name: each
-                if is_image and name == "result"
+                if is_image_result(kind, name)
                 else self.cut(each, (*path, name), level + 1)
                 for name, each in value.items()
             }

@@ -1,6 +1,6 @@
 """The steps of a rollout as the page lists them, its items on demand, and a search in it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...responses import as_object
@@ -8,6 +8,7 @@ from ...store.notes.scans import TurnFinding
 from ...store.steps import TurnStep, describe_use, shorten
 from ...types import JsonObject
 from ..scan.ready import SCANNERS, Scanned, find_all
+from .cuts import CutText
 
 MAX_HITS = 2000
 """Places of a search that are listed; all are counted."""
@@ -52,14 +53,22 @@ def _describe(step: TurnStep) -> JsonObject:
     }
 
 
+ReadText = Callable[[Sequence[Any]], Iterable[str]]
+"""Reads the whole text at a path of a line, in pieces."""
+
+
 def find_inside(
-    head: Mapping[str, Any], turns: Iterable[tuple[int, int, Sequence[Any]]], text: str
+    head: Mapping[str, Any],
+    turns: Iterable[tuple[int, int, Sequence[Any]]],
+    text: str,
+    read: ReadText,
 ) -> JsonObject:
     """Where a text stands in a rollout, whatever its case: `hits` of (turn, item, excerpt), and
     the number of all. `turns` are numbers of turns, with the number of their first item and the
-    items. Turn 0 is the task, turn -1 the rest of the line."""
+    items. Turn 0 is the task, turn -1 the rest of the line. `read` is asked for texts that are
+    cut."""
     wanted, hits, total = text.lower(), [], 0
-    for turn, item, held in _texts(head, turns):
+    for turn, item, held in _texts(head, turns, len(wanted) - 1, read):
         low, at = held.lower(), 0
         while wanted and (at := low.find(wanted, at)) >= 0:
             total += 1
@@ -71,29 +80,44 @@ def find_inside(
 
 
 def _texts(
-    head: Mapping[str, Any], turns: Iterable[tuple[int, int, Sequence[Any]]]
+    head: Mapping[str, Any],
+    turns: Iterable[tuple[int, int, Sequence[Any]]],
+    overlap: int,
+    read: ReadText,
 ) -> Iterator[tuple[int, int, str]]:
+    """Turn, item and text; of a text that is cut, its pieces, each with the end of the last one."""
+
+    def list_texts(turn: int, at: int, value: Any, *path: Any) -> Iterator[tuple[int, int, str]]:
+        for found, text in _strings(value, path):
+            if not isinstance(text, CutText):
+                yield turn, at, text
+                continue
+            before = ""
+            for piece in read(found):
+                yield turn, at, before + piece
+                before = piece[-overlap:] if overlap > 0 else ""
+
     params = as_object(head.get("responses_create_params"))
-    asked = [params.get("instructions"), params.get("input")]
-    yield from ((0, 0, text) for text in _strings(asked))
+    for name in ("instructions", "input"):
+        yield from list_texts(0, 0, params.get(name), "responses_create_params", name)
     for number, begin, items in turns:
         for at, item in enumerate(items, begin):
-            yield from ((number, at, text) for text in _strings(item))
-    known = ("responses_create_params", "response")
-    rest = {name: value for name, value in head.items() if name not in known}
-    yield from ((-1, 0, text) for text in _strings(rest))
+            yield from list_texts(number, at, item, "response", "output", at)
+    for name, value in head.items():
+        if name not in HIDDEN and name not in ("responses_create_params", "response"):
+            yield from list_texts(-1, 0, value, name)
 
 
 HIDDEN = frozenset({"type", "role", "status", "id", "call_id", "kind", "schema", "agent_ref"})
 
 
-def _strings(value: Any, level: int = 0) -> Iterator[str]:
+def _strings(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, list) and level < 100:
-        for each in value:
-            yield from _strings(each, level + 1)
-    elif isinstance(value, dict) and level < 100:
+        yield path, value
+    elif isinstance(value, list) and len(path) < 100:
+        for at, each in enumerate(value):
+            yield from _strings(each, (*path, at))
+    elif isinstance(value, dict) and len(path) < 100:
         for name, each in value.items():
             if name not in HIDDEN:
-                yield from _strings(each, level + 1)
+                yield from _strings(each, (*path, name))

@@ -22,11 +22,10 @@ from ..withheld import is_withheld, withhold
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
 from .outline import add_scans, describe_steps, find_inside
+from .raw_calls import describe_call
 from .side_by_side import MAX_COLUMNS, put_side_by_side
-from .stored_line import StoredLine, WholeLine, parse_for_people, read_line
+from .stored_line import OUTPUT, StoredLine, WholeLine, parse_for_people, read_line
 from .unfinished import describe_unfinished
-
-OUTPUT = ("response", "output")
 
 MAX_RECENT = 2
 """Lines that were read last and are kept, so that the parts of one are not read again."""
@@ -105,35 +104,45 @@ class Reader:
     def request(self, row_id: int, turn: int) -> JsonObject:
         """Commands for a shell: the request that a turn's reply answers, which is what was asked
         and what came before the turn, and `again`, which makes the rollout again from the turn."""
-        stored = self._read(row_id)
-        line, steps = stored.head, stored.described["steps"]
-        if not 0 < turn <= len(steps):
-            raise ConfigError(f"turn={turn}: the rollout has {number_of(len(steps), 'turn')}")
-        params = as_object(line.get("responses_create_params"))
-        before = [*input_items(params), *stored.items(0, steps[turn - 1]["begin"])]
-        model = params.get("model") or as_object(line.get("rollout")).get("model")
-        body = without_tokens({**params, "model": model, "input": before})
+        stored, step = self._read_turn(row_id, turn)
+        asked = _read_request(stored.head)
+        body = {**asked, "input": [*asked["input"], *stored.items(0, step["begin"])]}
+        body = without_tokens(body)
         number, part, row = self._dataset.locate(row_id)
         output, key = self._dataset.output_of(number), part.index.key(row)
         command = _read_command(output)
         again = branch_command(part.index.path, command, key, turn) if command else ""
         return {"curl": CURL.format(body=orjson.dumps(body).decode()), "again": again}
 
+    def call(self, row_id: int, turn: int) -> JsonObject:
+        """The request that a turn's reply answers, and the reply, as `describe_call` gives them."""
+        stored, step = self._read_turn(row_id, turn)
+        number, part, row = self._dataset.locate(row_id)
+        config = read_object(self._dataset.output_of(number).paths.manifest).get("config")
+        tape = as_object(config).get("record")
+        found = describe_call(stored, step, _read_request(stored.head), tape, part.index.key(row))
+        return Cuts().cut(without_tokens(found))
+
+    def _read_turn(self, row_id: int, turn: int) -> tuple[StoredLine, JsonObject]:
+        """The line of a row, and the head of one of its turns."""
+        stored = self._read(row_id)
+        steps = stored.described["steps"]
+        if not 0 < turn <= len(steps):
+            raise ConfigError(f"turn={turn}: the rollout has {number_of(len(steps), 'turn')}")
+        return stored, steps[turn - 1]
+
     def text(self, row_id: int, path: str, start: int, count: int) -> JsonObject:
         """A part of a text of a line; `path` is a JSON list of names and numbers."""
-        try:
-            names, stored = orjson.loads(path), self._read(row_id)
-            value: Any = stored.head
-            if names[:2] == [*OUTPUT] and len(names) > 2:
-                [value], names = stored.items(names[2], names[2] + 1), names[3:]
-            for name in names:
-                value = value[name]
-        except (ValueError, TypeError, KeyError, IndexError):
-            raise ConfigError(f"path={path[:200]!r}: the line has nothing there") from None
-        if not isinstance(value, str):
-            raise ConfigError(f"path={path[:200]!r}: it is no text")
         start, count = max(0, start), max(0, min(count, MAX_SLICE))
-        return {"text": value[start : start + count], "length": len(value)}
+        found, length = list[str](), 0
+        try:
+            for piece in self._read(row_id).text(orjson.loads(path)):
+                begin = max(0, start - length)
+                found.append(piece[begin : max(begin, start + count - length)])
+                length += len(piece)
+        except (ValueError, TypeError, LookupError):
+            raise ConfigError(f"path={path[:200]!r}: the line has no text there") from None
+        return {"text": "".join(found), "length": length}
 
     def inside(self, row_id: int, text: str) -> JsonObject:
         """Where a text stands in a rollout."""
@@ -142,7 +151,7 @@ class Reader:
             (step["number"], step["begin"], stored.items(step["begin"], step["end"]))
             for step in stored.described["steps"]
         )
-        return find_inside(stored.head, turns, text)
+        return find_inside(stored.head, turns, text, stored.text)
 
     def _read(self, row_id: int) -> StoredLine:
         _, part, row = self._dataset.locate(row_id)
@@ -271,6 +280,13 @@ class Reader:
             labels.set(what, asked["label"], asked.get("note") or "")
         self._dataset.note_label(number)
         return {"labels": dict(labels.on(what))}
+
+
+def _read_request(line: JsonObject) -> JsonObject:
+    """The first request of a rollout, with its input as items."""
+    params = as_object(line.get("responses_create_params"))
+    model = params.get("model") or as_object(line.get("rollout")).get("model")
+    return {**params, "model": model, "input": input_items(params)}
 
 
 def _find_repro(output: StoredOutput, key: Key) -> str:

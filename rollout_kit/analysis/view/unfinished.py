@@ -9,6 +9,7 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...reading import parse_line, read_object
 from ...responses import Item, output_items, without_provider_data
+from ...session import RETURNED
 from ...store.filters.masks import rows_of_task
 from ...store.index import LineChanged
 from ...store.input import number_lines
@@ -21,15 +22,16 @@ from .dataset import StoredOutput
 
 def describe_unfinished(output: StoredOutput, key: Key, line: JsonObject) -> JsonObject:
     """`task` is the input row or None, `task_from` says where it was found or looked for. `turns`
-    are the items that the model has answered with; the outputs of its tools are not stored."""
+    are the items that the model has answered with, and the beginning and end of what came back."""
     row, place = _find_task(output, key, line.get("_ng_task_index"))
     stored = read_turns(output.paths.turns, key)
-    turns = [turn for turn in stored if turn.get("by", "policy") == "policy"]
-    items: list[Item] = [
-        item
-        for turn in turns
-        for item in output_items(without_provider_data(turn.get("response") or {}))
-    ]
+    returned = {turn["request"]: turn[RETURNED] for turn in stored if RETURNED in turn}
+    own = [turn for turn in stored if turn.get("by", "policy") == "policy"]
+    turns = [turn for turn in own if RETURNED not in turn]
+    items: list[Item] = []
+    for turn in turns:
+        items += output_items(without_provider_data(turn.get("response") or {}))
+        items += returned.get(turn.get("request", ""), ())
     return {"task": row, "task_from": place, "turns": items, "num_turns": len(turns)}
 
 

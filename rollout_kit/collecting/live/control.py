@@ -19,7 +19,7 @@ from ...types import Attempt, Failure, JsonObject, Key, Say
 from ..run import Ending, Run
 from ..schedule import Running
 from ..slot import Slot
-from .flight import describe_flight
+from .flight import MAX_TURNS, describe_flight
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 
@@ -134,7 +134,10 @@ class Control:
         key = self._find("watch", name)[0]
         slots = self._run.schedule.slots.values()
         slot = next((each for each in slots if each.attempt and each.attempt.key == key), None)
-        return describe_flight(slot.turns) if slot is not None else []
+        if slot is None:
+            return []
+        returned = self._run.collection.journal.find_returned(key, MAX_TURNS)
+        return describe_flight(slot.turns, returned)
 
     def _check_state(self, asked: JsonObject) -> None:
         """While a run stops, only what it waits for can be changed."""

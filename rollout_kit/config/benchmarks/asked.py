@@ -19,10 +19,12 @@ from .definition import (
     HARBOR,
     OWN,
     POLICY,
+    TRAINING,
     Definition,
     find_place,
     read_definition,
     rows_file,
+    split_kind,
 )
 from .harbor import KEY as HARBOR_KEY
 from .harbor import define_harbor
@@ -42,7 +44,7 @@ CommandT = TypeVar("CommandT", bound=Command)
 def is_theirs(name: str, given: str | None, cwd: Path) -> bool:
     """Whether a name means a benchmark of a checkout of NeMo Gym, which `given` or env.yaml names;
     ConfigError if it could mean two things."""
-    if name.startswith((OWN, THEIRS)):
+    if name.startswith((OWN, THEIRS, TRAINING)):
         return name.startswith(THEIRS)
     checkout = find_checkout(given, cwd)
     is_own = split_subset(name)[0].endswith(".yaml") or find_place(name, cwd) is not None
@@ -124,7 +126,8 @@ class Asked:
             return
         for key in ("input_jsonl_fpath", "dataset"):
             if merged.tree.get(key) and merged.origin(key) != str(self.own):
-                raise ConfigError(f"{key} and {KEY} were both given: a benchmark brings its rows")
+                kind = self.own.kind
+                raise ConfigError(f"{key} and {kind} were both given: a {kind} brings its rows")
         tree = merged.tree
         agents: JsonObject = tree.get(self.own.name + AGENT, {}).get(AGENTS, {})
         agent: Any = agents.get(next(iter(self.own.agent)), {})
@@ -168,6 +171,8 @@ def split_suite(words: Sequence[str]) -> list[list[str]] | None:
     names = [each.strip().strip("'\"") for each in text.strip("[]").split(",")]
     if not all(names) or not text.endswith("]"):
         raise ConfigError(f"{KEY}={text}: name benchmarks in a list: +{KEY}=[aime25,gpqa_diamond]")
+    if alone := next((each for each in names if each.startswith(TRAINING)), None):
+        raise ConfigError(f"{KEY}={alone}: a dataset has no score: collect on it alone")
     output = overrides.text_of(words, OUTPUT)
     if output is not None and output.endswith((".jsonl", ".gz", ".zst")):
         raise ConfigError(
@@ -184,9 +189,10 @@ def split_suite(words: Sequence[str]) -> list[list[str]] | None:
 
 def name_file(name: str) -> str:
     """The name of a benchmark as that of a file, without its end."""
-    if split_subset(name)[0].endswith(".yaml"):
+    _, bare = split_kind(name)
+    if split_subset(bare)[0].endswith(".yaml"):
         return read_definition(name).name
-    return re.sub(r"[^\w@.-]", "--", name.removeprefix(OWN).removeprefix(THEIRS))
+    return re.sub(r"[^\w@.-]", "--", bare.removeprefix(THEIRS))
 
 
 def with_output(command: CommandT, found: dict[str, Instance]) -> CommandT:

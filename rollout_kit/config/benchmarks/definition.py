@@ -25,7 +25,11 @@ from ..fields import problems, show_value
 from ..instances import AGENTS, MODELS, RESOURCES
 from .subset import split_subset, take_subset
 
-FOLDER = "configs/benchmarks"
+FOLDERS = {"benchmark": "configs/benchmarks", "dataset": "configs/datasets"}
+"""Kind of a definition → where those with a name are."""
+
+TRAINING = "dataset:"
+"""Before the name of rows to train on: `+dataset=NAME` is `+benchmark=dataset:NAME`."""
 
 OWN = "own:"
 """Before a name that a checkout of NeMo Gym has, too."""
@@ -91,11 +95,15 @@ class Examples(BaseModel):
 
 
 class Definition(BaseModel):
-    """A benchmark: where its rows are from, what is asked, and how answers are verified."""
+    """A benchmark, or a dataset to train on: where its rows are from, what is asked, and how
+    answers are verified."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
+    kind: Literal["benchmark", "dataset"] = Field(
+        "benchmark", description="A dataset is to train on: it has no metric."
+    )
     about: str = Field(description="What it measures, in a few words.")
     source: JsonObject = Field(description="Where the rows are from.")
     reader: str | None = Field(None, description="What reads rows that need more than a mapping.")
@@ -113,7 +121,9 @@ class Definition(BaseModel):
     sampling: JsonObject = Field({}, description="As responses_create_params.")
     repeats: int = Field(1, ge=1)
     metric: str = Field(
+        "",
         description="The published one: avg@k, pass@k, maj@k, pass^k, sections, or one of figures."
+        " A benchmark needs it.",
     )
     figures: dict[str, FigureRule] = Field(
         {}, description="Name → a score from fields of verdicts."
@@ -133,6 +143,9 @@ class Definition(BaseModel):
     )
     where: dict[str, list[Any] | Range] = Field(
         {}, description="Column → the values, or the range of texts, that a row must have."
+    )
+    drop_repeats: bool = Field(
+        False, description="Leave out a row whose prompt an earlier row has too."
     )
     examples: Examples | None = Field(None, description="Worked examples in the prompt.")
     needs: list[Literal["judge", "sandbox", "user"]] = []
@@ -174,7 +187,7 @@ class Definition(BaseModel):
         return f"{self.name}_verifier" if self.name in known_keys() else self.name
 
     def __str__(self) -> str:
-        return f"the benchmark {self.name}"
+        return f"the {self.kind} {self.name}"
 
     def to_layer(self, rows: Path) -> JsonObject:
         """What it says, as the content of a YAML file."""
@@ -210,33 +223,36 @@ class Definition(BaseModel):
         }
 
 
-def list_definitions(cwd: Path | None = None) -> list[str]:
-    """The names of all definitions that a name finds."""
-    found = [path.stem for root in registry.roots(cwd) for path in (root / FOLDER).glob("*.yaml")]
+def list_definitions(cwd: Path | None = None, kind: str = "benchmark") -> list[str]:
+    """The names of all definitions of a kind that a name finds."""
+    folders = [root / FOLDERS[kind] for root in registry.roots(cwd)]
+    found = [path.stem for folder in folders for path in folder.glob("*.yaml")]
     return sorted(dict.fromkeys(found))
 
 
 def read_definition(name: str, cwd: Path | None = None) -> Definition:
     """The definition of a name, or of a YAML file; ConfigError if there is none, or it is wrong."""
-    name, subset = split_subset(name.removeprefix(OWN))
-    path = registry.resolve_path(name, cwd) if name.endswith(".yaml") else find_place(name, cwd)
+    full, (kind, bare) = name, split_kind(name)
+    name, subset = split_subset(bare)
+    is_file = name.endswith(".yaml")
+    path = registry.resolve_path(name, cwd) if is_file else find_place(full, cwd)
     if path is None or not path.is_file():
-        if name.endswith(".yaml"):
-            raise ConfigError(f"benchmark={name}: there is no such file")
-        hint = suggest(name, list_definitions(cwd))
+        if is_file:
+            raise ConfigError(f"{kind}={name}: there is no such file")
+        hint = suggest(name, list_definitions(cwd, kind))
         raise ConfigError(
-            f"benchmark={name}: no benchmark has this name{hint}; ng_list +kind=benchmark shows"
-            " all, and the path of a YAML file names your own"
+            f"{kind}={name}: no {kind} has this name{hint}; ng_list +kind={kind} shows all, and the"
+            " path of a YAML file names your own"
         )
     content = _read_content(path, cwd, [])
     own = re.sub(r"[^\w]+", "_", path.stem)
     if subset:
-        content = take_subset(f"benchmark={name}", content, subset)
+        content = take_subset(f"{kind}={name}", content, subset)
         own = re.sub(r"[^\w]+", "_", "_".join([own, *subset]))
     try:
         digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
         read = {"path": path, "digest": digest[:12]}
-        return Definition.model_validate({"name": own, **content, **read})
+        found = Definition.model_validate({"name": own, **content, **read})
     except ValidationError as error:
         lines = [
             f"{path}: {'.'.join(each.path)}: {each.reason}"
@@ -244,6 +260,17 @@ def read_definition(name: str, cwd: Path | None = None) -> Definition:
             for each in problems(error, Definition)
         ]
         raise ConfigError("\n".join(lines)) from None
+    if bool(found.metric) != (found.kind == "benchmark"):
+        what = "a benchmark needs one" if found.kind == "benchmark" else "a dataset has none"
+        raise ConfigError(f"{path}: metric: {what}; `kind: dataset` is for rows to train on")
+    return found
+
+
+def split_kind(name: str) -> tuple[str, str]:
+    """Whether a name is that of a benchmark or a dataset, and the name without what says so."""
+    if name.startswith(TRAINING):
+        return "dataset", name.removeprefix(TRAINING)
+    return "benchmark", name.removeprefix(OWN)
 
 
 def _read_content(path: Path, cwd: Path | None, above: list[Path]) -> JsonObject:
@@ -292,9 +319,10 @@ def _read_text(path: Path) -> str:
 
 def find_place(name: str, cwd: Path | None) -> Path | None:
     """The file of a definition that is called by its name."""
-    bare, _ = split_subset(name.removeprefix(OWN))
+    kind, bare = split_kind(name)
+    bare, _ = split_subset(bare)
     is_name = re.fullmatch(r"[\w@.-]+", bare) is not None
-    return registry.resolve_path(f"{FOLDER}/{bare}.yaml", cwd) if is_name else None
+    return registry.resolve_path(f"{FOLDERS[kind]}/{bare}.yaml", cwd) if is_name else None
 
 
 def rows_file(definition: Definition) -> Path:
@@ -306,6 +334,7 @@ def rows_file(definition: Definition) -> Path:
     shown = [definition.examples.model_dump()] if definition.examples else []
     about = [definition.source, definition.reader, definition.mapping, kept, __version__, *signed]
     about += [*shown, *([] if definition.publish else [{"publish": False}])]
+    about += [{"drop_repeats": True}] if definition.drop_repeats else []
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return keep_folder() / f"{definition.name}-{digest[:12]}.jsonl"
 

@@ -12,6 +12,7 @@ from ...responses import function_calls, make_response, sum_usage
 from ...session import (
     GIVEN,
     LOST_TIMES,
+    RETURNED,
     TURNS,
     WAITS,
     BatchTicket,
@@ -25,6 +26,7 @@ from ...types import JsonObject
 from ..transport.conversation import LENGTH_OF_OLD, Digests, RequestWriter, SplitRequest, old_digest
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
+from .returned_items import find_returned, shorten_returned
 from .rollout_bounds import OVER_LIMIT, RolloutBounds
 
 SHORT_S, SHORT_TURNS = 0.5, 6
@@ -103,8 +105,10 @@ class Turns:
             if (server := turn.get("model_server")) is not None:
                 name = f"{server} {name}"
             self._stored.setdefault(name, []).append(turn)
-        self._unstored: list[tuple[SplitRequest | bytes, JsonObject]] = []
-        """Requests, and their turns."""
+        self._unstored: list[tuple[SplitRequest | bytes | None, JsonObject]] = []
+        """Requests, and their turns; without a request, what came back for the turn before."""
+        self._last_stored = ""
+        """The digest of the request of the last turn that is stored."""
         self._writers = {model: RequestWriter()}
         """Of each model: it is asked in a conversation of its own."""
         self._num_resumed, self._num_given = 0, len(self._given)
@@ -135,6 +139,7 @@ class Turns:
         if self._stored and (known := self._find_stored(asked, model)):
             self._keep_session()
             return self._resume(known.pop(0), whom)
+        self._note_returned(request, by)
         if self._unstored:
             await self._store()
         response = await self._ask_model(asked, whom)
@@ -163,6 +168,7 @@ class Turns:
     def _resume(self, turn: JsonObject, whom: _Asked) -> JsonObject:
         """The response of a stored turn, which counts as one of this rollout."""
         response, usd = turn["response"], turn.get("cost_usd")
+        self._last_stored = turn["request"]
         self._num_resumed += 1
         self._usages.append(response.get("usage"))
         self._calls.append(call_of(response, by=whom.by, chain=whom.chain))
@@ -204,6 +210,16 @@ class Turns:
             known = self._stored.get(old_digest(bytes(asked)))
         return known
 
+    def _note_returned(self, request: JsonObject, by: By) -> None:
+        """Have what came back for the last turn reported, if both turns are the policy's."""
+        items = request.get("input")
+        if self._log is None or not self._asked or not isinstance(items, list):
+            return
+        if by == self._asked[-1].by == "policy":
+            has_calls = self._calls[-1].finish == "tool_calls"
+            if returned := find_returned(items, has_calls=has_calls):
+                self._unstored.append((None, {RETURNED: returned}))
+
     async def _store(self) -> None:
         """Store the turns that are not stored yet, unless the rollout may be a short one."""
         is_short = len(self._usages) < SHORT_TURNS and time.perf_counter() - self._began < SHORT_S
@@ -211,7 +227,12 @@ class Turns:
             return
         while self._unstored:
             asked, turn = self._unstored.pop(0)
-            await self._report({"request": self._digests.of(asked), **turn})
+            if asked is not None:
+                self._last_stored = self._digests.of(asked)
+            else:
+                turn = {RETURNED: shorten_returned(turn[RETURNED])}
+            if self._last_stored:
+                await self._report({"request": self._last_stored, **turn})
 
     async def _ask_model(self, request: SplitRequest | bytes, whom: _Asked) -> JsonObject:
         began, began_at = time.perf_counter(), running_loop().time()
@@ -340,13 +361,16 @@ class Turns:
 
     def _end_calls(self, num_items: int) -> list[ModelCall]:
         """The calls, each with where it ends in the output and the time of its tools."""
-        ends = [(asked.at, asked.tools_s) for asked in self._asked[1:]]
-        return [
-            call._replace(to=None if asked.at is None else to, tool_s=tools_s - asked.tools_s)
-            for call, asked, (to, tools_s) in zip(
-                self._calls, self._asked, [*ends, (num_items, self.tool_s)], strict=True
-            )
-        ]
+        found: list[ModelCall] = []
+        to: int | None = num_items
+        tools_s = self.tool_s
+        for call, asked in zip(reversed(self._calls), reversed(self._asked), strict=True):
+            ends_at = None if asked.at is None else to
+            times = call.start_s, call.model_s, tools_s - asked.tools_s
+            found.append(ModelCall._make((ends_at, *times, *call[4:])))
+            to, tools_s = asked.at, asked.tools_s
+        found.reverse()
+        return found
 
 
 def call_of(response: JsonObject, **known: Any) -> ModelCall:

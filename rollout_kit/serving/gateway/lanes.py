@@ -44,6 +44,8 @@ class RecordedCall:
     chain: int = 0
     is_side: bool = False
     tools: list[Any] = field(default_factory=list)
+    request: str = ""
+    """The digest of its request, by which the journal finds it."""
     id: str = ""
     """Its name in the journal, if snapshots are taken."""
     ends: list[bytes] = field(default_factory=list)

@@ -20,6 +20,7 @@ from ...session import (
     FIRST_TURNS,
     GIVEN,
     LOST_TIMES,
+    RETURNED,
     SNAPSHOT,
     SNAPSHOT_DATA,
     TURNS,
@@ -32,6 +33,7 @@ from ...session import (
 from ...time_limit import running_loop
 from ...trajectory import pack_turns
 from ...types import JsonObject
+from ..agents.returned_items import find_returned, shorten_returned
 from ..agents.rollout_bounds import OVER_LIMIT, RolloutBounds
 from ..agents.turns import call_of
 from ..transport.conversation import SplitRequest
@@ -215,6 +217,7 @@ class Recorder:
             self._check_limits()
             if self.diverged_at is None and any(self._stored.values()):
                 self.diverged_at = len(self.calls) + 1
+            await self._report_returned(call)
             taken = self._snapshots.begin(self.session, self.calls) if self._snapshots else None
             try:
                 costs = await self._ask(lane, call, {**params, "input": lane.items})
@@ -225,12 +228,24 @@ class Recorder:
                     taken.cancel()
                 raise
             turn = {"request": digest, "response": call.response, **costs}
+        call.request = digest
         reply = dialect.write(call.response, request)
         self._record(lane, call, reply)
         if turn is not None and self._snapshots is not None:
             call.id = fresh_id()
             turn[CALL] = describe_call(call)
         return Answer(request, reply, digest, call.response, turn if self._log else None)
+
+    async def _report_returned(self, call: RecordedCall) -> None:
+        """Report what came back for the turn that a call continues."""
+        before = call.parent
+        if self._log is None or before is None:
+            return
+        returned = find_returned(call.new, has_calls=before.made.finish == "tool_calls")
+        if before.request and returned:
+            turn = {"request": before.request, RETURNED: shorten_returned(returned)}
+            if (reported := self._log.report(turn)) is not None:
+                await reported
 
     def _record(self, lane: Lane, call: RecordedCall, reply: JsonObject) -> None:
         self.calls.append(call)

@@ -99,6 +99,7 @@ def restore_calls(
             {**response, "output": list(map(track, response["output"]))},
             call_of(response, by="policy", chain=0, cost_usd=turn.get("cost_usd")),
             tools=said["tools"] if "tools" in said or parent is None else parent.tools,
+            request=turn["request"],
             id=name,
             ends=list(map(bytes.fromhex, said["ends"])),
         )

@@ -7,10 +7,10 @@ Git, Node and test runners do not work.
 
 import ctypes
 import errno
-import platform
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from . import kernel
 
@@ -67,8 +67,7 @@ FILTERS = (26, 27, 50, 51, 52)
 """Options of sockets with which a filter is attached, locked or read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """Numbers of system calls on a processor."""
 
     architecture: int
@@ -172,7 +171,7 @@ def install(*, in_session: bool = False) -> bool:
 @cache
 def compile_filter(in_session: bool = False) -> bytes | None:
     """The filter for this processor, None if it is unknown; a zygote calls it before it forks."""
-    if (machine := MACHINES.get(platform.machine())) is None:
+    if (machine := MACHINES.get(os.uname().machine)) is None:
         return None
     return b"".join(
         op.to_bytes(2, "little") + bytes((yes, no)) + value.to_bytes(4, "little")

@@ -104,7 +104,7 @@ function Help({ columns }) {
   return html`<section class="help" aria-label="help">
     <p><b>Keys:</b> j and k or the arrows step, Enter opens, / searches, f filters, ? closes this.</p>
     <p><b>In a rollout:</b> j and k step by turn, o opens or folds it, n and N go to the next and the last finding, g goes to a turn, / searches inside,
-      r shows texts as they stand, l shows tokens with their log-probs, ← and → step to the neighbours, t shows all rollouts of the task, Esc goes back to the table.</p>
+      r shows texts as they stand, l shows tokens with their log-probs, c shows the raw call of the turn, ← and → step to the neighbours, t shows all rollouts of the task, Esc goes back to the table.</p>
     <p><b>Filter:</b> Python's comparisons over ${columns.map((column) => html`<code>${column.name}</code> `)}
       <code>status</code> <code>task_id</code> <code>arm</code> <code>file</code> <code>text</code> and the fields of the line:${" "}
       <code>${'reward < 0.5 and finish_reason == "length"'}</code>, <code>"timeout" in text</code>, <code>extracted_answer == null</code>.</p>

@@ -192,10 +192,15 @@ function Rollout({ rollout, place, scroller }) {
     else if (event.key === "g") document.querySelector("input[name=turn]")?.select();
     else if (event.key === "r") setRaw(!isRaw);
     else if (event.key === "l") setTokens(!showTokens);
-    else if (event.key === "o" && turns.current) turns.toggle(turns.steps[turns.current - 1]);
+    else if (event.key === "c" && turns.current) {
+      turns.goTo(turns.current);
+      call.toggle(turns.current);
+    } else if (event.key === "o" && turns.current) turns.toggle(turns.steps[turns.current - 1]);
     else return;
     event.preventDefault();
   });
+  const [callOf, setCallOf] = useState(0);
+  const call = { turn: callOf, toggle: (turn) => setCallOf(callOf === turn ? 0 : turn) };
   const training = useTraining(rollout, showTokens);
   const linkTo = (turn) => new URL(addressOf({ ...place, turn: String(turn) }), location.href).href;
   const commandOf = !isReport && rollout.line.response && (async (name, turn) => (await get("/api/request", { id: rollout.id, turn }))[name]);
@@ -219,11 +224,11 @@ function Rollout({ rollout, place, scroller }) {
     ${items(asked)}
     <h2>Answered</h2>
     ${unfinished?.num_turns > 0 &&
-    html`<p class="note">${count(unfinished.num_turns, "turn")} of this rollout ${unfinished.num_turns === 1 ? "is" : "are"} stored. The outputs of its tools are not.</p>`}
+    html`<p class="note">${count(unfinished.num_turns, "turn")} of this rollout ${unfinished.num_turns === 1 ? "is" : "are"} stored, with the beginning and the end of what the tools returned.</p>`}
     <div class=${turns.steps.length > 12 ? "answered outlined" : "answered"}>
       ${turns.steps.length > 12 && html`<${Outline} steps=${turns.steps} findings=${ofTurns} current=${turns.current} onGo=${turns.goTo} />`}
       <${TurnList} steps=${turns.steps} scroller=${scroller} isOpen=${turns.isOpen} current=${turns.current} findings=${ofTurns} wanted=${turns.wanted} onToggle=${turns.toggle}
-        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} commandOf=${commandOf} />`} />
+        body=${(step) => html`<${TurnBody} step=${step} found=${itemsOf(step)} hidden=${hidden} showTokens=${showTokens} linkTo=${linkTo} commandOf=${commandOf} rollout=${rollout} call=${call} />`} />
     </div>
     ${!turns.steps.length && html`<p class="note">There is no response.${unfinished && " No turn of it is stored."}</p>`}
     <${Fields} line=${line} />

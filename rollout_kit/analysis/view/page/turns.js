@@ -2,10 +2,10 @@
 // thirty cost. A turn has a head of one line, and its items below it when it is open.
 
 import { html, useContext, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { get, useAnswer } from "./api.js";
 import { count, number, seconds } from "./format.js";
 import { Items, textOf } from "./items.js";
-import { Copy, Reading, noteCuts, visible } from "./texts.js";
+import { Copy, Reading, Text, noteCuts, visible } from "./texts.js";
 import { notePlaces } from "./tokens.js";
 
 const FOLDED = 32;
@@ -184,7 +184,7 @@ function figuresOf(step) {
 }
 
 /** The items of an open turn, and what can be copied of it. */
-export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf }) {
+export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf, rollout, call }) {
   if (found.error) return html`<p class="error" role="alert">${found.error}</p>`;
   if (!found.items) return html`<p class="note">Loading…</p>`;
   return html`<p class="turn-tools">
@@ -193,8 +193,25 @@ export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf })
       <${Copy} name="copy a link" text=${() => linkTo(step.number)} />
       ${commandOf && html`<${Copy} name="copy the request as curl" text=${() => commandOf("curl", step.number)} />`}
       ${commandOf && html`<${Copy} name="copy the commands that continue from here" text=${() => commandOf("again", step.number)} />`}
+      ${commandOf && html`<button class="copy" aria-expanded=${call.turn === step.number} onClick=${() => call.toggle(step.number)}>raw call (c)</button>`}
     </p>
+    ${commandOf && call.turn === step.number && html`<${RawCall} rollout=${rollout} turn=${step.number} />`}
     <${Items} items=${found.items} hidden=${hidden} showTokens=${showTokens} />`;
+}
+
+/** What the model was asked in a turn, and what it replied, as JSON. */
+function RawCall({ rollout, turn }) {
+  const { found, error } = useAnswer("/api/call", { id: rollout.id, turn }, rollout);
+  if (error) return html`<p class="error" role="alert">${error}</p>`;
+  if (!found) return html`<p class="note">Loading…</p>`;
+  const json = (value) => html`<${Text} text=${JSON.stringify(value, null, 2)} plain=${true} />`;
+  return html`<section class="raw-call" aria-label=${`raw call of turn ${turn}`}>
+    <p class="note">${found.source ? `Recorded in ${found.source}.` : "Rebuilt from the line: no recording of this call was found."}
+      ${found.notes.map((each) => ` ${each}`)}${found.left_out > 0 && ` ${count(found.left_out, "earlier item")} of the output left out: the request as curl has all.`}</p>
+    <h3>Request</h3>${json(found.request)}
+    <h3>Response</h3>${json(found.response)}
+    ${Object.keys(found.figures).length > 0 && html`<h3>Tokens</h3>${json(found.figures)}`}
+  </section>`;
 }
 
 function textOfItems(items) {

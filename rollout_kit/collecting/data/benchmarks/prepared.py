@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,9 +43,11 @@ def prepare_rows(named: str | Definition, say: Say, *, cwd: Path | None = None) 
     if about is None or _has_changed(definition, about):
         about = _fetch(definition, path, say)
     if about.rows != definition.rows:
+        is_scored = definition.kind == "benchmark"
+        end = ": its figures cannot be compared with published ones" if is_scored else ""
         say(
             f"warning: {definition} has {number_of(about.rows, 'row')} here, and its definition"
-            f" says {definition.rows:,}: its figures cannot be compared with published ones"
+            f" says {definition.rows:,}{end}"
         )
     return path
 
@@ -77,12 +79,14 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     pinned = _hold(definition, held)
     found = read_origin(pinned, say)
     shown = [*read_origin(_of_examples(pinned), say).rows] if pinned.examples else []
-    own = {"benchmark": definition.name, **({} if definition.publish else {"publish": False})}
+    own = {definition.kind: definition.name, **({} if definition.publish else {"publish": False})}
     digest, num_rows, size = hashlib.sha256(), 0, 0
+    rows = Firsts(found.rows, is_on=definition.drop_repeats)
+    tasks = Firsts(make_tasks(definition, rows, shown), get_prompt, is_on=definition.drop_repeats)
 
     def write_lines() -> Iterator[bytes]:
         nonlocal num_rows, size
-        for num_rows, task in enumerate(make_tasks(definition, found.rows, shown), 1):  # noqa: B007
+        for num_rows, task in enumerate(tasks, 1):  # noqa: B007
             line = orjson.dumps({**task, **own}) + b"\n"
             digest.update(line)
             size += len(line)
@@ -97,7 +101,36 @@ def _fetch(definition: Definition, path: Path, say: Say) -> About:
     about = About(num_rows, size, digest.hexdigest(), found.revision, time.time())
     write_json(_note_of(path), asdict(about))
     say(f"{definition}: {about.rows:,} rows are in {path}")
+    if repeats := rows.num_repeats + tasks.num_repeats:
+        left_out = number_of(repeats, "row")
+        say(f"{definition}: left out {left_out} whose prompt an earlier row has too")
     return about
+
+
+def get_prompt(task: JsonObject) -> Any:
+    return task["responses_create_params"]["input"]
+
+
+@dataclass(slots=True)
+class Firsts:
+    """The objects, without those whose part is that of an earlier one; all, if it is not on."""
+
+    objects: Iterable[JsonObject]
+    get_part: Callable[[JsonObject], Any] = lambda each: each
+    is_on: bool = True
+    num_repeats: int = 0
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        seen = set[bytes]()
+        for each in self.objects:
+            if self.is_on:
+                part = orjson.dumps(self.get_part(each), default=str)
+                digest = hashlib.blake2b(part, digest_size=16).digest()
+                if digest in seen:
+                    self.num_repeats += 1
+                    continue
+                seen.add(digest)
+            yield each
 
 
 def _of_examples(definition: Definition) -> Definition:

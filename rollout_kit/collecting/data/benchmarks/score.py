@@ -22,10 +22,11 @@ SECTIONS = "sections"
 
 
 def find_definition(command: Command) -> Definition | None:
-    """The definition that a run is of; None if it is of none of ours."""
+    """The benchmark that a run is of; None if it is of none of ours."""
     name = str(getattr(command, "benchmark", None) or THEIRS)
     is_own = getattr(command, "input_jsonl_fpath", None) and not name.startswith(THEIRS)
-    return _read_once(name, Path.cwd()) if is_own else None
+    found = _read_once(name, Path.cwd()) if is_own else None
+    return found if found is not None and found.kind == "benchmark" else None
 
 
 @cache

@@ -49,10 +49,31 @@ function Turns({ run, rollout }) {
     return () => clearTimeout(timer);
   }, [run, rollout]);
   return html`<ol class="turns-so-far" aria-label="turns so far">${turns.map(
-      (turn) => html`<li key=${turn.number} value=${turn.number}>${turn.tools.map((tool) => html`<b>${tool.name}</b> <code>${tool.argument}</code> `)}${turn.says}
-        ${turn.tokens !== null && html` <span class="note">${number(turn.tokens)} tok</span>`}</li>`,
+      (turn) => html`<li key=${turn.number} value=${turn.number}>${turn.says}${turn.tokens !== null && html` <span class="note">${number(turn.tokens)} tok</span>`}
+        ${turn.tools.map((tool) => html`<div><b>${tool.name}</b> <code>${tool.argument}</code><${Returned} text=${tool.output} isError=${tool.is_error} /></div>`)}
+        <${Returned} text=${turn.answer} /></li>`,
     )}</ol>
     ${end ? html`<p class="note">${end}</p>` : turns.length === 0 && html`<p class="note">No turn has been reported yet.</p>`}`;
+}
+
+const END_LINES = 6;
+const END_CHARS = 600;
+
+/** What came back for a turn: the beginning and the end, the middle on demand. */
+function Returned({ text, isError }) {
+  const [isWhole, setWhole] = useState(false);
+  if (!text) return null;
+  const lines = text.split("\n");
+  const head = lines.slice(0, END_LINES).join("\n").slice(0, END_CHARS);
+  const tail = lines.slice(-END_LINES).join("\n").slice(-END_CHARS);
+  const folded = text.length - head.length - tail.length;
+  return html`<pre class=${isError ? "returned bad" : "returned"}>${
+    isWhole || folded <= 0
+      ? text
+      : html`${head}
+<button class="more" onClick=${() => setWhole(true)}>… ${number(folded)} more characters …</button>
+${tail}`
+  }</pre>`;
 }
 
 export function Tail({ tail }) {

@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import kernel
 
@@ -23,7 +23,7 @@ OPT_PACKAGES = "/opt/packages"
 
 ENVIRONMENT = {
     "HOME": "/root",
-    "LANG": "C.UTF-8",
+    "LC_CTYPE": "C.UTF-8",  # LANG has each program read twelve files more, to the same effect
     "PATH": "/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONDONTWRITEBYTECODE": "1",
     "SHELL": "/bin/bash",  # without it, bash looks the user up at each start
@@ -52,8 +52,7 @@ WRITTEN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(NamedTuple):
     """`overlays`: where a session may write, and what lies below, the uppermost folder first;
     `binds`: what it only reads."""
 

@@ -158,7 +158,9 @@ class FirstProcess:
             os.dup2(20, 3)
             os.closerange(4, 1 << 16)
             self._confine()
-            message, given, _, _ = socket.recv_fds(socket.socket(fileno=3), MESSAGE_SIZE, 4)
+            control = socket.socket(fileno=3)
+            json.loads(json.dumps({"once": 1}))  # the pages that this touches are copied now
+            message, given, _, _ = socket.recv_fds(control, MESSAGE_SIZE, 4)
             if message:
                 self._become(json.loads(message), given)
         finally:
