@@ -170,7 +170,7 @@ class Evaluations:
         if failures:
             what = f"{number_of(len(failures), 'rollout')} of {name} failed: {failures[0].error}"
             self._say(f"evaluation of version {version}: {what}", event="evaluation_failures")
-        return self._measure(name, version, run.metrics)
+        return self._measure(name, version, run.metrics or {})
 
     def _measure(self, name: str, version: int, metrics: JsonObject) -> JsonObject:
         line: JsonObject = {"set": name, "version": version, "at": now_text()}

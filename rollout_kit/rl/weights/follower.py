@@ -30,7 +30,7 @@ LONGEST_PAUSE_S = 30.0
 class RefusedStep:
     """Why a step is not in use, and when it is tried again (monotonic clock)."""
 
-    signature: tuple[int, int, int]
+    signature: tuple[int | str, ...]
     why: str
     num_tries: int
     next_at: float
