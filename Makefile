@@ -229,7 +229,8 @@ dpo-demo: .dpo/.ready  ## a LoRA, rollouts, pairs, DPO, evaluation with a tiny m
 		verl==0.9.1 torch==2.13.0 pytest hypothesis cachetools uvicorn fastapi
 	.verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		areal==1.0.4 colorlog tenacity flask blinker itsdangerous lark numba llvmlite einops \
-		aiofiles openai jiter skyrl==0.3.0 axolotl==0.19.0 loguru colorama addict jaxtyping wadler-lindig
+		aiofiles openai jiter skyrl==0.3.0 axolotl==0.19.0 loguru colorama addict jaxtyping \
+		wadler-lindig skyrl-gym==0.4.0
 	@touch $@
 
 # uv is for the scripts that verifiers runs

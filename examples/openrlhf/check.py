@@ -9,6 +9,7 @@ import ast
 import asyncio
 import runpy
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -84,7 +85,7 @@ def read_settings(words: list[str]) -> Any:
     tree = ast.parse((PACKAGE / "cli/train_ppo_ray.py").read_text())
     block = next(each for each in tree.body[::-1] if isinstance(each, ast.If))
     ends = [ast.unparse(each) for each in block.body].index("args = parser.parse_args()")
-    names: dict[str, Any] = {"argparse": argparse}
+    names: dict[str, Any] = {"argparse": argparse, "datetime": datetime}
     exec(compile(ast.Module(block.body[:ends], []), "train_ppo_ray.py", "exec"), names)
     return hierarchize(names["parser"].parse_args(words))
 

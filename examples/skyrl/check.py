@@ -4,16 +4,20 @@ its loss.
 
 python examples/skyrl/check.py [--folder results/skyrl]
 """
+# ruff: noqa: E402 (SkyRL is imported once `TypedDict` is one that it can use)
 
 import argparse
 import asyncio
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+import typing_extensions
 
+typing.TypedDict = typing_extensions.TypedDict  # which SkyRL needs on Python 3.11
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
@@ -21,6 +25,7 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
 )
 from skyrl.backends.skyrl_train.utils.ppo_utils import (
     PolicyLossRegistry,
+    apply_loss_reduction_to_advantages_minibatch,
     compute_advantages_and_returns,
 )
 from skyrl.train.config import SkyRLTrainConfig
@@ -124,6 +129,9 @@ def compute_loss(
         adv_estimator=algorithm.advantage_estimator,
         config=algorithm,
         grpo_norm_by_std=algorithm.grpo_norm_by_std,
+    )
+    advantages = apply_loss_reduction_to_advantages_minibatch(
+        advantages, loss_mask, algorithm.loss_reduction, len(uids), algorithm.max_seq_len
     )
     loss_of = PolicyLossRegistry.get(algorithm.policy_loss_type)
     return loss_of(old, old, advantages, config=algorithm, loss_mask=loss_mask)

@@ -4,6 +4,7 @@
 import ast
 import asyncio
 import json
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,9 +253,12 @@ def test_openrlhf_gets_what_is_stored(tmp_path: Path) -> None:
         assert set(row.versions) == {-1}
 
 
-def test_skyrl_gets_what_is_stored(tmp_path: Path) -> None:
-    """Its base class, the input that it makes, its check of the output, and the batch."""
+def test_skyrl_gets_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its base class, the input that it makes, and the batch that it makes of the output."""
     pytest.importorskip("skyrl")
+    import typing_extensions
+
+    monkeypatch.setattr(typing, "TypedDict", typing_extensions.TypedDict)  # for Python 3.11
     from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
     from skyrl.train.generators.utils import prepare_generator_input
     from transformers import AutoTokenizer
