@@ -82,7 +82,7 @@ ASKED = {
         "imo_answerbench/imo_answerbench",
         {"Problem ID": "{n}", "Problem": "Find {n}.", "Short Answer": "{n}", "Category": "Algebra"},
     ),
-    "super_gpqa": (
+    "supergpqa": (
         "super_gpqa/super_gpqa",
         {
             **{"uuid": "{n}", "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},

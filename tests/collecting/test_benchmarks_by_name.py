@@ -70,7 +70,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
         **{"question_id": 70, "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
         **{"answer": "C", "answer_index": 2, "cot_content": "", "category": "law", "src": "ori"},
     },
-    "super_gpqa": {
+    "supergpqa": {
         **{"uuid": "{n}", "question": "Which is {n}?", "options": [*OPTIONS, "a", "b", "c"]},
         **{"answer": "blue", "answer_letter": "C", "discipline": "Law", "field": "Law"},
     },
@@ -108,7 +108,7 @@ ANSWERS = {
     "aime24": "204",
     "mmlu_pro": "C",
     "mmlu": "C",
-    "super_gpqa": "C",
+    "supergpqa": "C",
     "imo_answerbench": "$3$",
     "arc_challenge": "C",
     "commonsense_qa": "C",

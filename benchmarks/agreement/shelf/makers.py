@@ -31,6 +31,7 @@ OF_BENCHMARK: dict[str, Maker] = {
     "bbh": conclude,
     "bbh_lm_eval": conclude,
     "mmlu_pro_lm_eval": conclude,
+    "livecodebench": enter_contest,
     "livecodebench_v5_2408_2502": enter_contest,
     "livecodebench_v6_2408_2505": enter_contest,
     "drop": read_passage,
