@@ -7,7 +7,7 @@
     .peers/bin/pip install rouge-score rouge-chinese modelscope pandas openai tabulate colorlog
     .peers/bin/pip install jieba sacrebleu nltk more_itertools docstring_parser orjson
     .peers/bin/pip install 'math-verify[antlr4_13_2]==0.9.0' scikit-learn reasoning-gym==0.1.25
-    .peers/bin/pip install datasets syllapy emoji
+    .peers/bin/pip install datasets syllapy emoji lm-eval==0.4.13
     .peers/bin/pip download --no-deps llama-index-core
     unzip llama_index_core-*.whl '*nltk_cache*'
     export NLTK_DATA=$PWD/llama_index/core/_static/nltk_cache

@@ -22,8 +22,9 @@ refused: ng_validate shows the whole reason"""
 
 
 def main(words: list[str]) -> int:
-
     command = parse_keys(words, ListConfig)
+    if command.benchmarks:
+        command = command.model_copy(update={"kind": "benchmark"})
     for layer in read_layers([], Path.cwd()):  # env.yaml
         given = {key: layer.tree[key] for key in CHECKOUT_KEYS if layer.tree.get(key)}
         command = command.model_copy(update=given if command.nemo_gym is None else {})

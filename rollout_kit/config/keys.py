@@ -1021,9 +1021,16 @@ class ListConfig(Command, CheckoutConfig):
     kind: Literal["environment", "benchmark", "dataset", "agent", "model"] | None = Field(
         None, description="Only these."
     )
+    benchmarks: bool = Field(False, description="The same as kind=benchmark.")
     check: bool = Field(
         False, description="Check every YAML file of the checkout of NeMo Gym instead."
     )
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> Self:
+        if self.benchmarks and self.kind not in (None, "benchmark"):
+            raise ValueError(f"kind={self.kind} and benchmarks=true: leave one of them out")
+        return self
 
 
 class PrepareDataConfig(Command, CheckoutConfig):

@@ -49,6 +49,7 @@ def test_it_lists_ours_and_those_of_a_checkout_with_their_needs(
     letters = gym / "benchmarks/letters"
     shutil.copy(letters / "config.yaml", letters / "hard.yaml")
     only = {each["name"]: each for each in run(capsys, "+nemo_gym=Gym", "+kind=benchmark")}
+    assert run(capsys, "+nemo_gym=Gym", "+benchmarks=true") == list(only.values())
     theirs = sorted(name for name, each in only.items() if each["source"] != "rollout_kit")
     assert theirs == ["letters", "letters/hard.yaml"]
     assert only["human_eval"]["about"].startswith("164 rows: ")
