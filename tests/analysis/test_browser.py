@@ -239,7 +239,7 @@ def test_a_running_collection_is_watched_and_steered(browser: str, live: str) ->
     script = ROOT / "tests/browser/live.mjs"
     done = subprocess.run(["node", script, MODULES, browser, live], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 8
+    assert done.stdout.count("ok: ") == 9
 
 
 @pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])

@@ -32,6 +32,15 @@ const steps = {
     assert.equal(await page.locator(".plot canvas").count(), 4);
     await says(page, ".wide td", "/v1/responses");
   },
+  async "the reward is that of all rollouts that are done"(page) {
+    await says(page, ".tile", /^reward .*over/);
+    const [over, done] = await page.evaluate(() => {
+      const find = (selector, word) => [...document.querySelectorAll(selector)].find((each) => each.textContent.trim().startsWith(word));
+      return [find(".tile", "reward").textContent.split("over ")[1], find("dl div", "done").querySelector("b").textContent];
+    });
+    assert.equal(over, done);
+    assert.ok(Number(done.replace(/\D/g, "")) > 0);
+  },
   async "parallelism is set, and the change is recorded"(page) {
     await set(page, "parallelism", "7");
     await says(page, ".said", "parallelism: 4-24-48 → 7");

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 from endpoint import Endpoint, endpoint
 from harness_programs import MCP_HARNESS, RESUMABLE_HARNESS, SMALL_HARNESS
-from support import HANG_S, NO_NAMESPACES, may_isolate, read_jsonl, write_jsonl
+from support import (
+    HANG_S,
+    NO_NAMESPACES,
+    count_turns,
+    may_isolate,
+    read_jsonl,
+    write_jsonl,
+)
 from workplace import ROOT
 
 from rollout_kit.responses import function_call_item, make_response, message_item
@@ -148,7 +155,7 @@ def test_a_run_that_is_killed_asks_the_model_only_for_what_is_not_in_the_journal
         command = write_run(tmp_path, point.url, SMALL_HARNESS, 2, gateway_port=port)
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             assert is_held.wait(HANG_S)
-            while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 8:
+            while count_turns(tmp_path) < 8:
                 assert process.poll() is None
             process.send_signal(signal.SIGKILL)
         check_nothing_is_left(process.pid)
@@ -197,7 +204,7 @@ def test_a_run_that_is_killed_starts_its_program_again_in_the_files_of_its_last_
         command = write_run(tmp_path, point.url, RESUMABLE_HARNESS, 1, **keys)
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             assert is_held.wait(HANG_S)
-            while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 5:
+            while count_turns(tmp_path) < 5:
                 assert process.poll() is None
             process.send_signal(signal.SIGKILL)
         check_nothing_is_left(process.pid)
@@ -239,7 +246,7 @@ def test_a_program_outside_of_the_session_ends_with_the_run_and_starts_again(
         command = write_run(tmp_path, point.url, MCP_HARNESS, 1, **keys)
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             assert is_held.wait(HANG_S)
-            while len(read_jsonl(tmp_path / "rollouts.d/turns.jsonl")) < 3:
+            while count_turns(tmp_path) < 3:
                 assert process.poll() is None
             homes = [str(path / "home").encode() for path in temporary.iterdir()]
             process.send_signal(signal.SIGKILL)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import NO_NAMESPACES, eventually, may_isolate, read_jsonl
+from support import NO_NAMESPACES, count_turns, eventually, may_isolate, read_jsonl
 from test_harness_runs import check_nothing_is_left
 from test_harness_runs import run as run_to_its_end
 from workplace import ROOT
@@ -87,9 +87,7 @@ def test_a_program_of_others_solves_tasks_that_are_verified_by_its_files(
 def count_stored(folder: Path) -> int:
     """Turns that are on disk, of finished rollouts or not."""
     done = read_jsonl(folder / "rollouts.jsonl")
-    return sum(line["rollout"]["gateway"]["calls"] for line in done) + len(
-        read_jsonl(folder / "rollouts.d/turns.jsonl")
-    )
+    return sum(line["rollout"]["gateway"]["calls"] for line in done) + count_turns(folder)
 
 
 @pytest.mark.parametrize("name", ["mini_swe_agent", "codex"])

@@ -149,6 +149,12 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def count_turns(folder: Path) -> int:
+    """The stored turns of rollouts in progress, without what came back for them."""
+    lines = read_jsonl(folder / "rollouts.d/turns.jsonl")
+    return sum("response" in (line["turn"] or ()) for line in lines)
+
+
 def eventually(holds: Callable[[], object]) -> None:
     """Wait until it holds."""
     give_up = time.monotonic() + HANG_S
