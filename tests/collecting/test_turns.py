@@ -93,7 +93,7 @@ def turns_file(bench: Bench) -> Path:
     return bench.folder / "rollouts.d/turns.jsonl"
 
 
-def stored_turns(bench: Bench) -> list[JsonObject]:
+def list_turns(bench: Bench) -> list[JsonObject]:
     """The lines of turns, without those of what came back for them."""
     return [line for line in bench.lines("turns") if "returned" not in line["turn"]]
 
@@ -104,7 +104,7 @@ def test_a_run_that_broke_off_continues_after_the_last_stored_turn(
     adder.collects_over = over
     assert collect(adder, first := Policy(down_at=5)) == 2
     assert first.turns == [1, 2, 3, 4, 5]
-    stored = stored_turns(adder)
+    stored = list_turns(adder)
     assert [(line["kind"], line["schema"]) for line in stored] == [("turn", 1)] * 4
     assert collect(adder, second := Policy()) == 0
     assert second.turns == [5, 6] and not turns_file(adder).exists()
@@ -143,7 +143,7 @@ def test_a_slow_turn_is_stored_before_its_tools_run(
 ) -> None:
     monkeypatch.setattr(agents, "SHORT_S", 0)
     stored = []
-    Adder.breaks = staticmethod(lambda server: stored.append(len(stored_turns(adder))))
+    Adder.breaks = staticmethod(lambda server: stored.append(len(list_turns(adder))))
     assert collect(adder, Policy(3)) == 0
     assert stored == [1, 2]
 
@@ -162,7 +162,7 @@ def test_turns_are_stored_where_a_response_can_be_verified_again(
 ) -> None:
     adder.verifier = making(server)
     assert collect(adder, Policy(down_at=5), **keys) == 2
-    assert len(stored_turns(adder)) == num_stored
+    assert len(list_turns(adder)) == num_stored
 
 
 def test_save_turns_of_an_agent_that_does_not_report_them_is_refused(

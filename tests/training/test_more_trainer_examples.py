@@ -35,7 +35,7 @@ def run(script: str, *words: str) -> str:
 @pytest.mark.parametrize("trainer", ["skyrl", "openrlhf"])
 def test_the_trainer_reads_the_example_and_computes_a_loss(trainer: str, tmp_path: Path) -> None:
     pytest.importorskip(trainer)
-    run(f"{trainer}/make_data.py", str(tmp_path))
+    run("trainer_data.py", trainer, str(tmp_path))
     said = run(f"{trainer}/check.py", "--folder", str(tmp_path))
     assert "are known; data: 960 tasks" in said
     assert "32 rollouts" in said
@@ -90,7 +90,7 @@ def test_the_environments_of_nemo_rl_start_as_its_actor_starts_them(
     pytest.importorskip("ctranslate2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(STAND_IN))
-    run("nemo_rl/make_data.py", str(tmp_path))
+    run("trainer_data.py", "nemo_rl", str(tmp_path))
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert len(rows) == 960
     settings: Any = OmegaConf.to_container(OmegaConf.load(EXAMPLES / "nemo_rl/grpo.yaml"))

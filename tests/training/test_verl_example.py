@@ -21,7 +21,7 @@ def test_verl_reads_the_example_and_computes_a_loss(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run("make_data.py", str(tmp_path))
+    run("../trainer_data.py", "verl", str(tmp_path))
     said = run("check.py", "--folder", str(tmp_path))
     assert "are known; data: 960 tasks" in said
     [loss] = re.findall(r"32 rollouts; loss ([+-]\d\.\d+)", said)
