@@ -27,7 +27,7 @@ from ..serving.nemo_gym.episode_route import NO_REQUEST, PARAMS
 from ..serving.rollout_verdicts import check_judge, finite_reward
 from ..serving.tools import NO_TOOL, arguments_of, is_callable, is_same_answer, refusal_text
 from ..serving.transport.encoding import NotJson, encode_reply
-from ..serving.transport.loop import Begun
+from ..serving.transport.loop import Begun, step
 from ..serving.transport.peers import Peers
 from ..serving.transport.retry import ATTEMPT, VERIFICATION, RetryPolicy, retry
 from ..serving.transport.wire import LARGE, encode, scores_of
@@ -139,6 +139,7 @@ class Steps:
             if (later := check(task.row)) is not None:
                 await later
             session = self._new_session()
+            await step
             with entered(session):
                 return await self._respond(session)
         async with self._open_session(agent.resources) as session:
@@ -338,6 +339,8 @@ class Steps:
         began, due = perf_counter(), Due(limits.verify_timeout_s)  # a judge asks for the time left
         self.slot.limits.append(due)
         try:
+            await step
+            began = perf_counter()
             request = {**row, "response": self._encode(line["response"])}
             verify = partial(self.shared.peers.verify, resources, request)
             if limits.retry_invalid_judge_responses:
@@ -349,6 +352,7 @@ class Steps:
             else:
                 scores = await self._wait_for_verdict(verify, first, line)
             verify_s = perf_counter() - began
+            await step
             return self._rollout(line, scores, verify_s)
         except asyncio.CancelledError:
             self.slot.park(self._make_unverified(line))  # unless it is parked already

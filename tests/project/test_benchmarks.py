@@ -1,6 +1,7 @@
 """The benchmark's own arithmetic, and a tiny run of it."""
 
 import json
+import re
 import subprocess
 import sys
 from array import array
@@ -138,3 +139,12 @@ def test_the_chart_of_the_readme_shows_the_table_of_the_page() -> None:
         "python -m benchmarks.chart"
     )
     assert f"docs/{CHART}" in (ROOT / "README.md").read_text()
+
+
+def test_a_short_rollout_makes_few_calls_and_takes_its_steps_together() -> None:
+    argv = [sys.executable, "-m", "benchmarks.calls"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = re.search(r"a rollout: ([\d,]+) calls, ([\d.]+) steps together", done.stdout)
+    assert found, done.stderr
+    calls, steps = int(found[1].replace(",", "")), float(found[2])
+    assert calls < 1_200 and steps > 6.5, "look up what it makes: python -m benchmarks.calls"

@@ -24,6 +24,7 @@ from ...time_limit import running_loop
 from ...trajectory import ModelCall, pack_turns, versions_of
 from ...types import JsonObject
 from ..transport.conversation import LENGTH_OF_OLD, Digests, RequestWriter, SplitRequest, old_digest
+from ..transport.loop import step
 from ..transport.peers import Peers
 from ..transport.retry import TURN, retry
 from .returned_items import find_returned, shorten_returned
@@ -142,6 +143,7 @@ class Turns:
         self._note_returned(request, by)
         if self._unstored:
             await self._store()
+        await step
         response = await self._ask_model(asked, whom)
         self._asked.append(whom)
         if len(self._usages) > 1:  # a short rollout encodes its items again
@@ -247,6 +249,7 @@ class Turns:
             again = partial(self._ask_once, request, whom.model)
             response = await retry(again, TURN, on_retry=self._lose, first=first)
         seconds, lost = time.perf_counter() - began, self._session.lost_s
+        await step
         waited_s = sum(lost) - sum(lost_before)
         if lost != lost_before:
             for name, before, after in zip(LOST_TIMES, lost_before, lost, strict=True):
