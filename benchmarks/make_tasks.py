@@ -26,6 +26,8 @@ PACKAGES = (
     *("addict", "glom", "humanize", "marshmallow", "boltons", "tabulate", "wcwidth", "sqlparse"),
     *("arrow", "pyparsing", "jmespath", "peewee", "networkx", "natsort", "pyrsistent", "blinker"),
     *("mistune", "more-itertools", "textdistance", "markdown", "packaging", "tomli", "idna"),
+    *("pydash", "uritemplate", "rfc3986", "anytree", "webcolors", "cerberus", "isodate", "dpath"),
+    *("ordered-set", "jsonpointer", "num2words", "unidecode", "pathspec", "aniso8601"),
 )
 """More than thirty: some releases come without tests, and some suites take too long."""
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,14 @@ EXTRAS = ("test", "tests", "testing")
 REQUIREMENTS = re.compile(r"(requirements[-_]?(tests?|dev)|(tests?|dev)[-_]requirements)\.txt$")
 
 MODULE = re.compile(r"No module named '([A-Za-z_]\w*)")
+
+PLUGINS = {
+    "async def functions are not natively supported": "pytest_asyncio",
+    "fixture 'benchmark' not found": "pytest_benchmark",
+    "fixture 'mocker' not found": "pytest_mock",
+    "fixture 'subtests' not found": "pytest_subtests",
+}
+"""What pytest says of a test that needs a plugin, and the plugin."""
 
 MAX_MORE = 10
 """Modules that the tests miss and that are installed for them."""
@@ -172,11 +180,17 @@ async def install(
             raise ConfigError(f"{source.label}: cannot be installed: {error}") from None
         async with opening(root, source, timeout_s) as bench:
             found = await bench.run([])
-        names = {name for each in found.failed.values() for name in MODULE.findall(each)}
+        names = find_missing(found.failed.values())
         new = sorted(names - NOT_INSTALLED - {*more, source.name.replace("-", "_")})
         if not new or len(more) >= MAX_MORE:
             return root, dockerfile, found
         more += new[:5]
+
+
+def find_missing(messages: Iterable[str]) -> set[str]:
+    """The modules and plugins that tests lack, as their failures say."""
+    text = "\n".join(messages)
+    return {*MODULE.findall(text), *(PLUGINS[each] for each in PLUGINS if each in text)}
 
 
 @asynccontextmanager
