@@ -191,6 +191,8 @@ class ShellSession:
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._streams: list[Stream] = []
+        self._streams_of: dict[int, Sequence[Stream]] = {}
+        """Those of each command that runs."""
         self._terminals: dict[int, Terminal] = {}
         self._next, self._num_killings = 0, 0
         self.why_ended = ""
@@ -230,7 +232,8 @@ class ShellSession:
             with sealed(stdin) as given:
                 sinks = [given, *(each.sink for each in streams)]
                 request = self._command(command, cwd, environment)
-                reply = await self._ask(number, {"op": "exec", **request}, sinks, streams)
+                asked = {"op": "exec", "has_input": bool(stdin), **request}
+                reply = await self._ask(number, asked, sinks, streams)
         except BaseException:
             self._kill(number)
             for each in streams:
@@ -249,6 +252,10 @@ class ShellSession:
         given = {**self.environment, **(environment or {})}
         if "\0" in command or "\0" in cwd:
             raise SessionRefused("a command has no zero bytes")
+        try:
+            command.encode()
+        except UnicodeEncodeError as error:
+            raise SessionRefused(f"a command is UTF-8 text: {error}") from None
         return {"command": command, "cwd": cwd or self.cwd, "env": given, "user": self.user}
 
     async def open_terminal(self, command: str, *, output_bytes: int = 20_000) -> "Terminal":
@@ -410,7 +417,7 @@ class ShellSession:
             most = f"at most {MAX_MESSAGE} bytes in one call: write_file takes more"
             raise SessionRefused(f"the call is too long: {most}")
         future = self._loop.create_future()
-        self._waiting[number] = future
+        self._waiting[number], self._streams_of[number] = future, streams
         try:
             try:
                 await _send(self._control, raw, given)
@@ -421,6 +428,7 @@ class ShellSession:
             reply = await future
         finally:
             self._waiting.pop(number, None)
+            self._streams_of.pop(number, None)
         if error := reply.get("error"):
             raise SessionRefused(error)
         return reply
@@ -453,6 +461,13 @@ class ShellSession:
             if event == "time":
                 self.why_ended = f"its time limit of {self.limits.time_s:g} s has passed"
             self._num_killings += 1
+        elif "streams" in reply:  # a shell that was started before has its own
+            if streams := self._streams_of.get(reply["id"]):
+                for stream, source in zip(streams, given, strict=True):
+                    stream.move(source)
+            else:
+                for each in given:
+                    os.close(each)
         elif (future := self._waiting.pop(reply["id"], None)) and not future.done():
             future.set_result(reply)
         else:

@@ -18,13 +18,14 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from .. import kernel, seccomp
 from . import changes, files, patch
 from .layers import ROOT, Layers
+from .prestart import LOADER, SHELL, CommandFile, StartedShell
 
 CONTROL, BIRTHS, OLDER = 3, 4, 5
 """Descriptors: the socket to the server, the socket to the warden, and a pipe that ends when the
@@ -61,7 +62,10 @@ class FirstProcess:
         self._running: dict[int, tuple[int, Callable[[int], Any]]] = {}
         self._is_busy = False
         self._busy_since: float | None = None
-        self._spare: tuple[int, socket.socket] | None = None
+        self._spare: StartedShell | None = None
+        self._like: dict[str, Any] | None = None
+        """A request like that of the last command, for which the next shell waits."""
+        self._lacks_spare = False
         self._wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker)
         for each in (signal.SIGCHLD, OVER_MEMORY, OVER_TIME):
@@ -85,8 +89,8 @@ class FirstProcess:
                     waiting.unregister(OLDER)
                     os.close(OLDER)
             self._tell_busy()
-            if self._spare is None and not self._running and not waiting.poll(0):
-                self._keep_spare()
+            if self._lacks_spare and not self._running and not waiting.poll(0):
+                self._start_spare()
 
     def _receive(self) -> None:
         message, given, _, _ = socket.recv_fds(self._control, MESSAGE_SIZE, 4)
@@ -104,8 +108,9 @@ class FirstProcess:
     def _perform(self, request: dict[str, Any], given: list[int]) -> None:
         operation, number = request["op"], request["id"]
         if operation == "exec":
-            if not self._give_spare(number, request, given):
-                self._start(number, lambda: self._execute(request, given))
+            if not self._give_spare(number, request):
+                self._start_command(number, request, given)
+            self._like, self._lacks_spare = {**request, "command": "exit"}, True
         elif operation == "terminal":
             self._open_terminal(request)
         elif operation == "call":
@@ -122,7 +127,7 @@ class FirstProcess:
             self._snapshot(number, request["name"])
         else:
             self.end_processes()
-            error = ""
+            self._lacks_spare, error = True, ""
             if operation == "seal":
                 self._layers.seal()
             elif operation == "reset":
@@ -133,6 +138,13 @@ class FirstProcess:
 
     def _start(self, number: int, work: Work, then: Callable[[int], Any] | None = None) -> int:
         """Do `work` in a process of the session; reply with its status, or do `then` with it."""
+        child = self._fork(work)
+        self._running[child] = (number, then or self._answer(number))
+        return child
+
+    @staticmethod
+    def _fork(work: Work) -> int:
+        """Do `work` in a process of the session, which ends with its status."""
         child = os.fork()
         if not child:
             status = 127
@@ -141,43 +153,50 @@ class FirstProcess:
                 status = work()
             finally:
                 os._exit(status)
-        self._running[child] = (number, then or self._answer(number))
         return child
 
-    def _keep_spare(self) -> None:
-        """Have a process that waits for the next command, because a fork takes longer than most."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        child = os.fork()
-        if child:
-            theirs.close()
-            self._spare = child, ours
-            return
+    def _start_command(self, number: int, request: dict[str, Any], given: list[int]) -> None:
+        command = CommandFile()
         try:
-            _be_ordinary()
-            os.dup2(theirs.fileno(), 20)
-            os.dup2(20, 3)
-            os.closerange(4, 1 << 16)
-            self._confine()
-            control = socket.socket(fileno=3)
-            json.loads(json.dumps({"once": 1}))  # the pages that this touches are copied now
-            message, given, _, _ = socket.recv_fds(control, MESSAGE_SIZE, 4)
-            if message:
-                self._become(json.loads(message), given)
+            command.give(request["command"])
+            self._start(number, lambda: self._execute(request, [*given, *command.theirs]))
         finally:
-            os._exit(127)
+            command.close()
 
-    def _give_spare(self, number: int, request: dict[str, Any], given: list[int]) -> bool:
-        """Let the process that waits do it; False if there is none."""
-        if self._spare is None:
+    def _start_spare(self) -> None:
+        """Have a shell wait for a further command like the last one."""
+        self._lacks_spare = False
+        if (like := self._like) is None:
+            return
+        self._drop_spare()
+        with suppress(OSError):  # then the next command has to start its own
+            self._spare = StartedShell(
+                like, lambda given: self._fork(lambda: self._execute(like, given))
+            )
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._spare.child, signal.SIGKILL)
+            self._spare.close()
+            self._spare = None
+
+    def _give_spare(self, number: int, request: dict[str, Any]) -> bool:
+        """Let the shell that waits do it; False if there is none for such a command."""
+        spare = self._spare
+        if spare is None or not spare.takes(request):
             return False
-        child, ours = self._spare
         self._spare = None
-        with ours:
-            try:
-                socket.send_fds(ours, [json.dumps(request).encode()], given)
-            except OSError:
-                return False
-        self._running[child] = (number, self._answer(number))
+        try:
+            spare.give(request["command"])
+        except OSError:
+            spare.close()
+            return False
+        self._running[spare.child] = (number, self._answer(number))
+        try:
+            self._reply({"id": number, "streams": True}, spare.outputs)
+        finally:
+            spare.close()
         return True
 
     def _answer(self, number: int) -> Callable[[int], Any]:
@@ -238,25 +257,20 @@ class FirstProcess:
             os.close(slave)
             os.close(master)
 
-    def _execute(self, request: dict[str, Any], given: list[int]) -> int:
-        """Become the command, from the place of the first process."""
+    def _execute(self, request: dict[str, Any], given: Sequence[int]) -> int:
+        """Become a command, with the descriptors of its streams and perhaps of its CommandFile.
+        What prevents it is written where the command's errors go."""
         _place(given)
         try:
             self._confine()
-        except OSError as error:
-            os.write(2, f"the command could not be started: {error}\n".encode())
-            return 127
-        return self._become(request, [0, 1, 2])
-
-    def _become(self, request: dict[str, Any], given: list[int]) -> int:
-        """Become the command. What prevents it is written where the command's errors go."""
-        _place(given)
-        try:
             environment = _change_user(request)
             os.chdir(request["cwd"])
-            for shell in ("/bin/bash", "/bin/sh"):
-                with suppress(FileNotFoundError):
-                    os.execve(shell, [shell, "-c", request["command"]], environment)
+            with suppress(FileNotFoundError):
+                command = LOADER if len(given) > 3 else request["command"]
+                os.execve(SHELL, [SHELL, "-c", command], environment)
+            os.closerange(3, 5)
+            with suppress(FileNotFoundError):
+                os.execve("/bin/sh", ["/bin/sh", "-c", request["command"]], environment)
             os.write(2, b"the root file system has neither /bin/bash nor /bin/sh\n")
         except (OSError, ValueError) as error:
             os.write(2, f"the command could not be started: {error}\n".encode())
@@ -342,8 +356,8 @@ class FirstProcess:
                 if not child:
                     self._has_children = True
                     return
-                if self._spare is not None and child == self._spare[0]:
-                    self._spare[1].close()
+                if self._spare is not None and child == self._spare.child:
+                    self._spare.close()
                     self._spare = None
                 elif found := self._running.pop(child, None):
                     found[1](os.waitstatus_to_exitcode(status))
@@ -366,7 +380,7 @@ class FirstProcess:
 
     @property
     def _spare_pid(self) -> int:
-        return self._spare[0] if self._spare else 0
+        return self._spare.child if self._spare else 0
 
     @staticmethod
     def _list_children() -> list[int]:
@@ -396,13 +410,13 @@ def _be_ordinary() -> None:
     os.setsid()
 
 
-def _place(given: list[int]) -> None:
-    """Have only these three descriptors, as the standard ones."""
+def _place(given: Sequence[int]) -> None:
+    """Have only these descriptors, from that of the standard input on."""
     for place, each in enumerate(given):
         os.dup2(each, 20 + place)
-    for place in range(3):
+    for place in range(len(given)):
         os.dup2(20 + place, place)
-    os.closerange(3, 1 << 16)
+    os.closerange(len(given), 1 << 16)
 
 
 def _change_user(request: dict[str, Any]) -> dict[str, str]:

@@ -58,6 +58,14 @@ class Stream:
         self._is_finished = False
         self._loop.add_reader(self._source, self._read)
 
+    def move(self, source: int) -> None:
+        """Read from another pipe."""
+        self.close()
+        os.set_inheritable(source, False)
+        os.set_blocking(source, False)
+        self._source = source
+        self._loop.add_reader(source, self._read)
+
     def close_sink(self) -> None:
         os.close(self.sink)
         self.sink = -1
