@@ -21,11 +21,13 @@ from support import NO_NAMESPACES, eventually, find_container, may_isolate
 from rollout_kit.errors import ConfigError
 from rollout_kit.serving.sandbox.session import starting
 from rollout_kit.serving.sandbox.session.bounds import (
+    CommandResult,
     SessionEnded,
     SessionLimits,
     SessionRefused,
 )
 from rollout_kit.serving.sandbox.session.client import Sessions, ShellSession
+from rollout_kit.serving.sandbox.session.output import Stream
 
 CONTAINER = find_container()
 
@@ -60,6 +62,100 @@ def test_files_stay_from_command_to_command_and_both_streams_are_told_apart() ->
         done = await session.exec("cat a; echo $X; echo two >&2; exit 3")
         assert (done.stdout, done.stderr, done.status) == ("one\n\n", "two\n", 3)
         assert not done.ended_by
+
+    held(act)
+
+
+COMMANDS = {
+    "if": (2, "", "/bin/bash: eval: line 2: syntax error: unexpected end of file\n"),
+    "echo 1\nnothing\necho $LINENO": (
+        0,
+        "1\n3\n",
+        "/bin/bash: line 2: nothing: command not found\n",
+    ),
+    "set -u; echo ${REPLY-no} ${MAPFILE-no} $# $0": (0, "no no 0 /bin/bash\n", ""),
+    "cat <<E\nhere\nE": (0, "here\n", ""),
+    "echo $BASH_EXECUTION_STRING": (0, "echo $BASH_EXECUTION_STRING\n", ""),
+    "ls /proc/self/fd | tr '\\n' ' '": (0, "0 1 2 3 ", ""),
+    "cat": (0, "", ""),
+    "kill -9 $$": (-9, "", ""),
+    "": (0, "", ""),
+}
+"""What is the same for a session's first command and for those whose shell has started before."""
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pipes of shells that had started before their command."""
+    found: list[int] = []
+    move = Stream.move
+    monkeypatch.setattr(
+        Stream, "move", lambda self, source: (found.append(source), move(self, source))
+    )
+    return found
+
+
+async def exec_when_started(session: ShellSession, moved: list[int], command: str) -> CommandResult:
+    """The result of a command whose shell has started before."""
+    while True:
+        before = len(moved)
+        done = await session.exec(command)
+        if len(moved) > before:
+            return done
+        await asyncio.sleep(0.01)
+
+
+def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(moved: list[int]) -> None:
+    async def act(session: ShellSession) -> None:
+        for command, expected in COMMANDS.items():
+            for place in ("/tmp", "/work"):  # in another folder the shell is a new one
+                done = await session.exec(command, cwd=place)
+                assert (done.status, done.stdout, done.stderr) == expected, command
+            done = await exec_when_started(session, moved, command)
+            assert (done.status, done.stdout, done.stderr) == expected, command
+        for _ in range(2):
+            done = await exec_when_started(session, moved, "sh -c 'kill -11 $$'")
+            assert done.status == 139 and "Segmentation fault" in done.stderr
+        with pytest.raises(SessionRefused, match="UTF-8"):
+            await session.exec("echo \ud800")
+
+    held(act)
+
+
+def test_a_shell_that_waits_sees_its_folder_made_anew_and_may_be_killed(moved: list[int]) -> None:
+    async def act(session: ShellSession) -> None:
+        await exec_when_started(session, moved, "true")
+        await session.call("write", b"x", path="/work2/new", mode=None)
+        await session.exec("mv /work /old && mv /work2 /work", cwd="/")
+        session.cwd = "/work"
+        assert (await exec_when_started(session, moved, "ls")).stdout == "new\n"
+        await session.exec("pkill -9 bash")
+        assert (await session.exec("echo on")).stdout == "on\n"
+
+    held(act)
+
+
+FILLS = """
+import glob, os
+for path in glob.glob("/proc/[0-9]*/fd/[0-9]"):
+    try:
+        if "memfd" in os.readlink(path):
+            file = os.open(path, os.O_RDWR)
+            print(os.pwrite(file, b"x" * (1 << 20), 0))
+    except OSError:
+        pass
+"""
+
+
+def test_files_of_a_shell_that_waits_do_not_grow(moved: list[int]) -> None:
+    async def act(session: ShellSession) -> None:
+        await session.write_bytes("fill.py", FILLS.encode())
+        loop = "while [ ! -e end ]; do python3 fill.py; done > out 2>&1 &"
+        await exec_when_started(session, moved, f"rm -f end; {loop}")
+        while not (written := await session.read_bytes("out")):  # no command may run meanwhile
+            continue
+        await session.exec("touch end")
+        assert {*written.split()} == {b"131072"}
 
     held(act)
 
