@@ -24,7 +24,6 @@ from .steps import Equipment, Refused, Steps
 
 log = logging.getLogger(__name__)
 
-
 LOSSES = {"rate_limit_s": "waits for a rate limit", "retry_s": "requests that failed"}
 """Names of the LOST_TIMES of a session in the message of a timeout."""
 

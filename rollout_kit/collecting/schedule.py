@@ -24,7 +24,6 @@ Running = asyncio.Future[Result]
 Work = Callable[[Attempt, Slot], Running]
 """Begins an attempt. To cancel the future is to stop the attempt."""
 
-
 WAVE = 16
 """Attempts that are started without a pause."""
 

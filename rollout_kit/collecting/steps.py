@@ -289,8 +289,7 @@ class Steps:
 
     def _store_turn(self, turn: JsonObject) -> None:
         if WAITS in turn:
-            self._note_wait(turn)
-            return
+            return self._note_wait(turn)
         turn = {**turn, "settings": self.agent.settings_of(self.attempt.key)}
         self.slot.keep_turn(turn)
         self.slot.place.store_turn(StoredTurn(self.attempt.key, self.attempt.task.task_index, turn))

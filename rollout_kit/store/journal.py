@@ -366,8 +366,9 @@ class Journal:
         starts = {
             str(each.path.relative_to(folder)): each.doubtful_from for each in self._files.values()
         }
-        doubts = {name: start for name, start in starts.items() if start is not None}
-        note_doubts(self.paths.manifest, doubts)
+        note_doubts(
+            self.paths.manifest, {name: at for name, at in starts.items() if at is not None}
+        )
 
     def _compact(self) -> None:
         """Rewrite the unverified file, atomically, with the pending responses only."""
