@@ -366,9 +366,7 @@ class Journal:
         starts = {
             str(each.path.relative_to(folder)): each.doubtful_from for each in self._files.values()
         }
-        note_doubts(
-            self.paths.manifest, {name: at for name, at in starts.items() if at is not None}
-        )
+        note_doubts(self.paths.manifest, {k: at for k, at in starts.items() if at is not None})
 
     def _compact(self) -> None:
         """Rewrite the unverified file, atomically, with the pending responses only."""
