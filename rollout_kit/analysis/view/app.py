@@ -191,6 +191,7 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/state": lambda request: viewer.state(),
         "/api/rows": lambda request: viewer.rows(_query(request), *_range(request)),
         "/api/rollout": lambda request: reader.rollout(_number(request, "id")),
+        "/api/findings": lambda request: reader.findings(_number(request, "id")),
         "/api/items": lambda request: reader.items(
             _number(request, "id"), _number(request, "begin", 0), _number(request, "end", 0)
         ),
