@@ -468,4 +468,4 @@ def test_what_changes_is_followed_and_the_reader_stays_in_place(
             text=True,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 5
+    assert done.stdout.count("ok: ") == 6
