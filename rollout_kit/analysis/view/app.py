@@ -12,14 +12,13 @@ from starlette.types import ASGIApp
 
 from ..._version import __version__
 from ...errors import ConfigError, RolloutKitError
-from ...store.columns import Columns
 from ...store.filters.masks import status_of
 from ...store.index import LineChanged
-from ...store.scope import arm_of_key, parse_scope
+from ...store.scope import arm_of_key
 from ...types import JsonObject, Key
 from ..pages.site import as_json, build_site, read_json, refuse
 from .compared import compare_outputs
-from .dataset import ROW_BITS, ROW_MASK, Dataset
+from .dataset import ROW_BITS, ROW_MASK, Dataset, has_arms
 from .figures import histogram, plots
 from .query import Queries, Query
 from .rollouts import Reader
@@ -70,7 +69,7 @@ class Viewer:
                     "labels_version": output.labels_version,
                     "has_groups": output.paths.groups.exists(),
                     "has_scans": output.paths.scans.exists(),
-                    "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
+                    "has_arms": any(has_arms(part.index.columns) for part in output.parts),
                 }
             )
         return {
@@ -150,10 +149,6 @@ class Viewer:
         if found is None:
             raise ConfigError(f"{output} has no rollout {key.task_id}:{key.rollout_index}")
         return {"id": found}
-
-
-def _has_arms(columns: Columns) -> bool:
-    return any(parse_scope(scope or "").arm for scope in list(columns.texts["scope"].names))
 
 
 def build_app(viewer: Viewer) -> ASGIApp:
