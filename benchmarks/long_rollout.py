@@ -6,23 +6,19 @@ It needs what `make test-view` installs.
 """
 
 import json
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from .measure import ROOT, environment
+from .measure import cpu_s
 from .probe import peak_mb
+from .viewer import POLL_S, ask, drive, open_viewer
 
 TURNS = 10_000
 OUTPUT = "a line of the output of a tool, as a compiler may write it\n" * 210
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def write_long(path: Path, turns: int = TURNS) -> Path:
@@ -51,40 +47,20 @@ def measure_long(folder: Path) -> dict[str, Any]:
     """Figures of a first viewer, and of a second one, which has the index."""
     path = write_long(folder / "long.jsonl")
     found: dict[str, Any] = {"file_mb": path.stat().st_size / 1e6}
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None or not (ROOT / ".browser/node_modules").exists():
-        raise SystemExit("no Chromium or no playwright-core: make test-view installs them")
-    found["unindexed"] = _measure(path, browser)
-    found["indexed"] = _measure(path, browser)
+    found["unindexed"] = _measure(path)
+    found["indexed"] = _measure(path)
     return found
 
 
-def _measure(path: Path, browser: str) -> dict[str, Any]:
-    command = [Path(sys.executable).with_name("ng_view"), path, "+port=0"]
-    env = {**environment(), "XDG_CACHE_HOME": str(path.with_name("cache"))}
-    began, found = time.monotonic(), dict[str, Any]()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as viewer:
-        try:
-            assert viewer.stdout
-            words = viewer.stdout.readline().split()
-            url = next(word for word in words if "http" in word).rstrip("/")
-            while not _get(f"{url}/api/rows?count=1")["rows"]:
-                time.sleep(0.03)
-            found["rows_s"] = time.monotonic() - began
-            found["server_rows_mb"] = peak_mb(viewer.pid)
-            script = ROOT / "benchmarks/long_rollout.mjs"
-            argv = ["node", script, ROOT / ".browser", browser, url, f"{TURNS}", path]
-            done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=300)
-            found |= json.loads(done.stdout)
-            found["server_peak_mb"] = peak_mb(viewer.pid)
-        finally:
-            viewer.terminate()
-    return found
-
-
-def _get(address: str) -> Any:
-    with urllib.request.urlopen(address) as reply:
-        return json.loads(reply.read())
+def _measure(path: Path) -> dict[str, Any]:
+    with open_viewer(path, path.with_name("cache")) as (url, viewer, began):
+        while not ask(url, "rows", count=1)["rows"]:
+            time.sleep(POLL_S)
+        found = {"rows_s": time.monotonic() - began, "server_rows_mb": peak_mb(viewer.pid)}
+        cpu_before = cpu_s(viewer.pid)
+        found |= drive("long_rollout.mjs", url.rstrip("/"), TURNS, path)
+        found["server_cpu_s"] = cpu_s(viewer.pid) - cpu_before
+        return found | {"server_peak_mb": peak_mb(viewer.pid)}
 
 
 def main() -> None:

@@ -255,6 +255,11 @@ def content_texts(content: Any) -> list[str]:
     ]
 
 
+def reasoning_texts(item: Mapping[str, Any]) -> list[str]:
+    """The texts of a reasoning item: its content or, without one, its summary."""
+    return content_texts(item.get("content")) or content_texts(item.get("summary"))
+
+
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> JsonObject:
     """The sums of the token counts, including nested details. Values of other types are left
     out."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from rollout_kit.responses import Item, content_texts, input_items
+from rollout_kit.responses import Item, content_texts, input_items, reasoning_texts
 from rollout_kit.serving.endpoints.chat import RAW
 from rollout_kit.serving.endpoints.requests import extra_body
 from rollout_kit.types import JsonObject
@@ -58,7 +58,7 @@ def with_thoughts_inline(items: list[Item]) -> list[Item]:
     for item in items:
         kind = item.get("type", "message")
         if kind == "reasoning":
-            texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+            texts = reasoning_texts(item)
             thought += "".join(f"<think>{text}</think>" for text in texts if text)
             continue
         if thought and kind == "message" and item.get("role") == "assistant":

@@ -14,10 +14,10 @@ from ..responses import (
     USER_CALLS,
     Item,
     as_object,
-    content_texts,
     find_offered_tools,
     input_items,
     output_items,
+    reasoning_texts,
 )
 from ..trajectory import GENERATION, LOG_PROBS, PROMPT, SUFFIX, ModelCall, read_turns
 from ..types import JsonObject, Rollout
@@ -160,7 +160,7 @@ def _add(step: JsonObject, item: Item) -> None:
         case "message":
             step["message"] = _content(item.get("content"))
         case "reasoning":
-            texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+            texts = reasoning_texts(item)
             if texts:
                 step["reasoning_content"] = "\n".join(texts)
         case "function_call":

@@ -9,6 +9,7 @@ import orjson
 from ..responses import as_object, content_texts
 from ..trajectory import ModelCall, read_turns
 from ..types import JsonObject
+from .marks import Marks
 
 NEAR = 4000
 """Characters of the beginning and of the end of an output in which an error is looked for."""
@@ -31,13 +32,17 @@ BEGINNINGS = (
 )
 """How an output begins, in small letters, that reports an error."""
 
-SIGNS = (
-    "Traceback (most recent call last)",
-    *("command not found", "No such file or directory", "Permission denied"),
-    *("Connection refused", "Connection reset by peer", "Segmentation fault"),
-    *("503 Service Unavailable", "502 Bad Gateway", "504 Gateway Timeout"),
-    *("500 Internal Server Error", "SyntaxError:", "ModuleNotFoundError:"),
-    "No replacement was performed",
+MAX_BEGINNING = max(map(len, BEGINNINGS))
+
+SIGNS = Marks(
+    [
+        "Traceback (most recent call last)",
+        *("command not found", "No such file or directory", "Permission denied"),
+        *("Connection refused", "Connection reset by peer", "Segmentation fault"),
+        *("503 Service Unavailable", "502 Bad Gateway", "504 Gateway Timeout"),
+        *("500 Internal Server Error", "SyntaxError:", "ModuleNotFoundError:"),
+        "No replacement was performed",
+    ]
 )
 """Texts that report an error in the beginning or the end of an output."""
 
@@ -246,12 +251,13 @@ def reports_error(text: str) -> bool:
 
 def _shows_error(text: str) -> bool:
     head, tail = text[:NEAR], text[-NEAR:]
-    if head.lstrip().lower().startswith(BEGINNINGS):
+    start = head.lstrip()
+    if start[:MAX_BEGINNING].lower().startswith(BEGINNINGS):
         return True
     near = text if len(text) <= 2 * NEAR else f"{head}\n{tail}"
-    if any(sign in near for sign in SIGNS):
+    if SIGNS.are_in(near):
         return True
-    first = head.lstrip().split("\n", 1)[0].split(":", 1)
+    first = start.split("\n", 1)[0].split(":", 1)
     last = tail.rstrip().rsplit("\n", 1)[-1].split(":", 1)
     if any(len(each) > 1 and each[0].endswith(("Error", "Exception")) for each in (first, last)):
         return True

@@ -20,7 +20,12 @@ from kill_counts import MODEL, add_one, count_command
 from support import HANG_S, write_jsonl
 from workplace import said_until
 
-from rollout_kit.responses import function_call_item, function_call_output
+from rollout_kit.responses import (
+    function_call_item,
+    function_call_output,
+    message_item,
+    reasoning_item,
+)
 from rollout_kit.store.notes.token_scores import write_token_scores
 from rollout_kit.store.tasks import task_id_of
 from rollout_kit.types import Key
@@ -242,12 +247,26 @@ def test_a_running_collection_is_watched_and_steered(browser: str, live: str) ->
     assert done.stdout.count("ok: ") == 9
 
 
+def think_and_add(body: dict[str, Any]) -> tuple[int, Any]:
+    """The answer of an endpoint that says why it calls a tool, and calls one that there is not."""
+    asked = [each for each in body["input"] if each.get("name") != "note"]
+    status, response = add_one({**body, "input": asked})
+    *_, last = response["output"]
+    if last["type"] == "function_call":
+        done = json.loads(last["arguments"])["a"]
+        thought = reasoning_item(f"I have {done}.\nOne more is {done + 1}.")
+        about = "\n".join(f"line {n} of a reason" for n in range(400))
+        note = function_call_item("note", json.dumps({"about": f"begin\n{about}\nend"}), f"n{done}")
+        response["output"] = [thought, message_item("I <b>add</b> one."), last, note]
+    return status, response
+
+
 @pytest.mark.parametrize("where", [(), ("+executor=processes", "+num_workers=2")])
 def test_a_rollout_in_flight_is_opened_and_grows(
     browser: str, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     script, pictures = ROOT / "tests/browser/flight.mjs", os.environ.get("PICTURES", "")
-    with endpoint(add_one, delay_s=0.3) as point:  # turns of short rollouts are not reported
+    with endpoint(think_and_add, delay_s=0.3) as point:  # turns of short rollouts are not reported
         point.num_answered = 6
         (tmp_path / "model.yaml").write_text(MODEL.format(url=point.url))
         words = ("+limit=1", "+dashboard=true", *where)
@@ -263,7 +282,7 @@ def test_a_rollout_in_flight_is_opened_and_grows(
             point.num_answered = inf
             running.communicate(timeout=HANG_S)
     assert reader.returncode == 0, said
-    assert [line[:3] for line in said] == ["ok:"] * 3
+    assert [line[:3] for line in said] == ["ok:"] * 4
 
 
 def test_a_reader_finds_reads_compares_and_labels(browser: str, folder: Path, url: str) -> None:
@@ -449,4 +468,4 @@ def test_what_changes_is_followed_and_the_reader_stays_in_place(
             text=True,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 5
+    assert done.stdout.count("ok: ") == 6

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollout_kit.analysis.view import huge_texts, stored_line
 from rollout_kit.analysis.view.dataset import Dataset
-from rollout_kit.analysis.view.outline import describe_steps
+from rollout_kit.analysis.view.outline import describe_all
 from rollout_kit.analysis.view.places import find_places
 from rollout_kit.analysis.view.rollouts import Reader
 from rollout_kit.analysis.view.stored_line import LongLine, read_line
@@ -46,7 +46,7 @@ def test_a_long_line_is_read_item_by_item_as_the_whole_one(index: Index) -> None
     assert long.items(3, 7) == whole["response"]["output"][3:7]
     assert long.items(190, 10_000) == whole["response"]["output"][190:]
     assert long.join() == whole
-    assert long.described == describe_steps(whole) and long.described["findings"]
+    assert long.described == describe_all(whole) and long.described["findings"]
 
 
 def test_places_and_turns_are_kept_and_read_by_the_next_viewer(
@@ -72,6 +72,19 @@ def test_an_item_of_an_edited_file_is_refused(index: Index) -> None:
         long.items(0, 20)
 
 
+def test_the_turns_of_a_long_line_are_there_before_its_findings(index: Index) -> None:
+    for _ in range(2):  # with what the first viewer has kept
+        dataset = Dataset([str(index.path)], is_kept=False)
+        dataset.update()
+        reader = Reader(dataset)
+        first = reader.rollout(0)
+        if first["findings"] is None:
+            assert first["steps"] and reader.rollout(0)["findings"] is None
+            found = reader.findings(0)
+            assert found["findings"] and found["num_findings"] == len(found["findings"])
+    assert first["findings"] == found["findings"]
+
+
 def test_the_pages_of_a_long_line_are_those_of_a_whole_one(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +92,9 @@ def test_the_pages_of_a_long_line_are_those_of_a_whole_one(
         dataset = Dataset([str(index.path)], is_kept=False)
         dataset.update()
         reader = Reader(dataset)
+        steps, findings = reader.rollout(0)["steps"], reader.findings(0)
         found = reader.rollout(0)
+        assert steps == found["steps"] and findings.items() <= found.items()
         path = json.dumps(["response", "output", 1, "output"])
         return [
             *(found["steps"], found["findings"], reader.items(0, 4, 6), reader.request(0, 3)),

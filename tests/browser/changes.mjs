@@ -46,6 +46,28 @@ const steps = {
     unlinkSync(join(folder, "few.jsonl"));
     await page.locator(".warning", { hasText: "few.jsonl: the file was removed, and 5 rows with it" }).waitFor();
   },
+  async "figures of many rows say how far they are"() {
+    const page = await open("about:blank");
+    const state = async (route) => {
+      const reply = await route.fetch();
+      await route.fulfill({ response: reply, json: { ...(await reply.json()), is_complete: false, progress: 0.3, rows: 1000000 } });
+    };
+    await page.route("**/api/state*", state);
+    let release;
+    const held = new Promise((done) => (release = done));
+    await page.route("**/api/plots*", (route) => held.then(() => route.continue()));
+    const said = (text) => page.locator(".note[role=status]", { hasText: text });
+    await page.goto(`${url}/?view=plots`);
+    await said("Counting 1,000,000 rows…").waitFor();
+    release();
+    await page.locator(".plot canvas").first().waitFor();
+    await said("the 1,000,000 rows read so far: 30 % of the files").waitFor();
+    await page.unroute("**/api/state*", state);
+    await page.reload();
+    await page.locator(".plot canvas").first().waitFor();
+    await said("read so far").waitFor({ state: "detached" });
+    await page.close();
+  },
   async "a report has examples of each file, and k stands where it belongs"() {
     const page = await open(`file://${report}`);
     const parts = page.locator("h2", { hasText: "Examples" });
@@ -53,8 +75,9 @@ const steps = {
     const names = await page.locator("h2:text('Examples') ~ h3").allTextContents();
     assert.deepEqual(names.slice(0, 2).map((name) => name.split("/").at(-1)), ["few.jsonl", "joined.jsonl"]);
     const at = async (k) => Number(await page.locator("svg text", { hasText: new RegExp(`^k = ${k}$`) }).first().getAttribute("x"));
-    const [one, two, four] = [await at(1), await at(2), await at(4)];
+    const [one, two, three, four] = [await at(1), await at(2), await at(3), await at(4)];
     assert.ok(Math.abs(four - two - (two - one)) < 1, "a step of the axis is a factor");
+    assert.ok(Math.abs((three - one) / (four - one) - Math.log(3) / Math.log(4)) < 0.01, `k = 3 stands at ${three}`);
     await page.close();
   },
 };

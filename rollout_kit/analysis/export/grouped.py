@@ -17,6 +17,7 @@ from ...responses import (
     message_item,
     output_items,
     reasoning_item,
+    reasoning_texts,
 )
 from ...store.kinds import key_of
 from ...store.lines import BOOKKEEPING, OWN_FIELDS, block_of, identity, rollout_of
@@ -63,7 +64,7 @@ def _trajectory(rollout: Rollout, threshold: float) -> JsonObject:
         part
         for item in output_items(rollout.response)
         if item.get("type") == "reasoning"
-        for part in content_texts(item.get("content")) or content_texts(item.get("summary"))
+        for part in reasoning_texts(item)
     ]
     found: JsonObject = {
         "full_text": text,

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from ...responses import Item, content_texts
+from ...responses import Item, content_texts, reasoning_texts
 from ...types import JsonObject
 
 
@@ -59,7 +59,7 @@ def _parts(item: Item) -> list[JsonObject]:
         found = {"id": item.get("call_id"), "response": output_of(item)}
         return [{"type": "tool_call_response", **found}]
     if kind == "reasoning":
-        texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+        texts = reasoning_texts(item)
         return [{"type": "reasoning", "content": text} for text in texts]
     if kind not in (None, "message"):
         return [{"type": str(kind)}]

@@ -12,14 +12,13 @@ from starlette.types import ASGIApp
 
 from ..._version import __version__
 from ...errors import ConfigError, RolloutKitError
-from ...store.columns import Columns
 from ...store.filters.masks import status_of
 from ...store.index import LineChanged
-from ...store.scope import arm_of_key, parse_scope
+from ...store.scope import arm_of_key
 from ...types import JsonObject, Key
 from ..pages.site import as_json, build_site, read_json, refuse
 from .compared import compare_outputs
-from .dataset import ROW_BITS, ROW_MASK, Dataset
+from .dataset import ROW_BITS, ROW_MASK, Dataset, has_arms
 from .figures import histogram, plots
 from .query import Queries, Query
 from .rollouts import Reader
@@ -70,7 +69,7 @@ class Viewer:
                     "labels_version": output.labels_version,
                     "has_groups": output.paths.groups.exists(),
                     "has_scans": output.paths.scans.exists(),
-                    "has_arms": any(_has_arms(part.index.columns) for part in output.parts),
+                    "has_arms": any(has_arms(part.index.columns) for part in output.parts),
                 }
             )
         return {
@@ -152,10 +151,6 @@ class Viewer:
         return {"id": found}
 
 
-def _has_arms(columns: Columns) -> bool:
-    return any(parse_scope(scope or "").arm for scope in list(columns.texts["scope"].names))
-
-
 def build_app(viewer: Viewer) -> ASGIApp:
     """The application. Each answer is computed in a thread, so that none holds up another."""
 
@@ -191,6 +186,7 @@ def _answers(viewer: Viewer) -> dict[str, Callable[[Request], JsonObject]]:
         "/api/state": lambda request: viewer.state(),
         "/api/rows": lambda request: viewer.rows(_query(request), *_range(request)),
         "/api/rollout": lambda request: reader.rollout(_number(request, "id")),
+        "/api/findings": lambda request: reader.findings(_number(request, "id")),
         "/api/items": lambda request: reader.items(
             _number(request, "id"), _number(request, "begin", 0), _number(request, "end", 0)
         ),

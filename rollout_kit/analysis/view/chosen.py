@@ -5,7 +5,8 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from ...store.arms.order import Place
@@ -31,6 +32,8 @@ class Chosen:
     number: int
     """Of the file, as ids have it."""
     rows: Sequence[int]
+    _known: dict[tuple[str, ...], "Chosen"] = field(default_factory=dict, compare=False)
+    """What `known` has found."""
 
     def gather(self, column: Sequence[Any]) -> Sequence[Any]:
         """What a column holds in the rows."""
@@ -39,20 +42,23 @@ class Chosen:
             return column[rows.start : rows.stop]
         return list(map(column.__getitem__, rows))
 
-    def numbers(self, name: str) -> list[float]:
+    def numbers(self, name: str) -> Sequence[float]:
         """The values of a column that are finite numbers."""
         if (column := self.columns.numbers.get(name)) is None:
             return []
-        return list(self.known(name).gather(column))
+        return self.known(name).gather(column)
 
     def known(self, *names: str) -> "Chosen":
         """The rows in which these columns have finite numbers."""
+        if (found := self._known.get(names)) is not None:
+            return found
         rows = self.rows
         for name in names:
             values = Chosen(self.columns, self.number, rows).gather(self.columns.numbers[name])
             if not math.isfinite(sum(values)):  # else all of them are finite
-                rows = [row for row, value in zip(rows, values, strict=True) if value - value == 0]
-        return Chosen(self.columns, self.number, rows)
+                rows = list(compress(rows, map(math.isfinite, values)))
+        found = self._known[names] = Chosen(self.columns, self.number, rows)
+        return found
 
     def values(self, name: str) -> Iterator[Any]:
         """The values of a column, or of what is computed from columns, row by row."""
@@ -64,10 +70,10 @@ class Chosen:
         is_flag = name in COMPUTED or name in columns.texts or name in columns.flags
         return not is_flag and name in columns.numbers
 
-    def ids(self) -> Iterator[int]:
-        """The ids of the rows."""
+    def ids(self, which: slice) -> Iterator[int]:
+        """The ids of some of the rows."""
         above = self.number << ROW_BITS
-        return map(above.__or__, self.rows)
+        return map(above.__or__, self.rows[which])
 
 
 class Series:
@@ -115,13 +121,13 @@ def _divide(dataset: Dataset, ids: Iterable[int]) -> dict[Name, list[Chosen]]:
 
 def _divide_file(file: str, chosen: Chosen) -> Iterator[tuple[Name, Chosen]]:
     agents, scopes = (chosen.columns.texts[name] for name in ("agent", "scope"))
-    codes = list(zip(chosen.gather(agents.codes), chosen.gather(scopes.codes), strict=True))
-    held: dict[tuple[int, int], Any] = {each: list[int]() for each in set(codes)}
-    if len(held) == 1:
-        held = dict.fromkeys(held, chosen.rows)
+    of_agents, of_scopes = chosen.gather(agents.codes), chosen.gather(scopes.codes)
+    held: dict[tuple[int, int], Any] = {}
+    if len(set(of_agents)) == len(set(of_scopes)) == 1:
+        held[of_agents[0], of_scopes[0]] = chosen.rows
     else:
-        for code, row in zip(codes, chosen.rows, strict=True):
-            held[code].append(row)
+        for *code, row in zip(of_agents, of_scopes, chosen.rows, strict=True):
+            held.setdefault((code[0], code[1]), []).append(row)
     for (agent, scope), rows in held.items():
         arm = parse_scope(scopes.names[scope] or "").arm
         yield (file, agents.names[agent] or "", arm), Chosen(chosen.columns, chosen.number, rows)

@@ -12,6 +12,7 @@ from pathlib import Path
 from ...errors import ConfigError, OutputError, number_of, suggest
 from ...reading import MAX_LINE, open_file, parse_line, read_object
 from ...store.arms.order import ArmOrder
+from ...store.columns import Columns
 from ...store.compact import hex_number
 from ...store.files import OutputPaths
 from ...store.filters.masks import COMPUTED, rows_of_task
@@ -266,13 +267,14 @@ class Dataset:
         """The order of the arms of all outputs."""
         order = ArmOrder()
         for output in self.outputs:
-            texts = output.parts[0].index.columns.texts
-            scopes, settings = texts["scope"], texts["settings"]
+            columns = output.parts[0].index.columns
+            if not has_arms(columns):
+                continue
+            scopes, settings = columns.texts["scope"], columns.texts["settings"]
             made = set(zip(list(scopes.codes), settings.codes, strict=False))  # they may grow
             pairs = ((scopes.names[one] or "", settings.names[two] or "") for one, two in made)
             arms = [(parse_scope(scope).arm, each) for scope, each in pairs]
-            if any(arm for arm, _ in arms):
-                order.add(read_object(output.paths.manifest), arms)
+            order.add(read_object(output.paths.manifest), arms)
         return order
 
     def find(self, output: str, key: Key) -> int | None:
@@ -283,6 +285,11 @@ class Dataset:
                     if part.index.key(row) == key and part.counts(row):
                         return number << ROW_BITS | row
         return None
+
+
+def has_arms(columns: Columns) -> bool:
+    """Whether a rollout of a file has an arm."""
+    return any(parse_scope(scope or "").arm for scope in list(columns.texts["scope"].names))
 
 
 def _files_in(name: str, names: Sequence[str]) -> Iterator[tuple[str, Path]]:

@@ -9,7 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Any
 
 from ...types import JsonObject
@@ -30,6 +30,9 @@ MAX_NAMES = 30
 
 SAMPLED = 100_000
 """Values in which it is looked whether there are few different ones."""
+
+MAX_COUNTED = 4
+"""Different rewards of which each is counted on its own."""
 
 MAX_SPANS = 100
 """Spans of time of a plot over time."""
@@ -67,7 +70,7 @@ def _histogram(series: Series, name: str) -> JsonObject:
     return found | {"of_series": [counts for _, _, counts in bins]}
 
 
-def _read(part: Chosen, name: str) -> tuple[list[float], Counter[str]]:
+def _read(part: Chosen, name: str) -> tuple[Sequence[float], Counter[str]]:
     """The numbers of a column, and how often it has each text."""
     if part.is_plain(name):
         return part.numbers(name), Counter()
@@ -164,10 +167,15 @@ def _points(series: Series, x: str, y: str) -> JsonObject:
     for of, parts in enumerate(series.chosen):
         for part in parts:
             known, columns = part.known(x, y), part.columns.numbers
-            pairs = list(zip(known.gather(columns[x]), known.gather(columns[y]), strict=True))
-            held += Counter({(of, *pair): number for pair, number in Counter(pairs).items()})
-            last = dict(zip(pairs, known.ids(), strict=True))
-            ids |= {(of, *pair): row_id for pair, row_id in last.items()}
+            xs, ys = known.gather(columns[x]), known.gather(columns[y])
+            alike = Counter(zip(xs, ys, strict=True))
+            held += Counter({(of, *pair): number for pair, number in alike.items()})
+            for begin in range(0, len(xs), SAMPLED):  # most of them stand in the first rows
+                if len(ids) == len(held):
+                    break
+                rows = slice(begin, begin + SAMPLED)
+                ones = zip(xs[rows], ys[rows], known.ids(rows), strict=True)
+                ids |= {(of, one, other): row_id for one, other, row_id in ones}
     places = list(held)
     if len(places) > MAX_POINTS:
         places = random.Random(0).sample(places, MAX_POINTS)
@@ -179,31 +187,44 @@ def _points(series: Series, x: str, y: str) -> JsonObject:
 
 def _figures(parts: Sequence[Chosen]) -> JsonObject:
     """Those of a file, agent and arm."""
-    totals, counts = dict[Any, float](), Counter[Any]()
-    rewards, failed = list[float](), 0
+    rewards, tasks, failed = list[float](), list[Any](), 0
     for part in parts:
         failed += _count_failed(part)
         known = part.known("reward")
-        own, tasks = known.gather(part.columns.numbers["reward"]), _tasks_of(known)
-        counts.update(tasks)
-        for task, reward in zip(tasks, own, strict=True):
-            totals[task] = totals.get(task, 0.0) + reward
-        rewards += own
+        rewards += known.gather(part.columns.numbers["reward"])
+        tasks += _tasks_of(known)
     rows = sum(len(part.rows) for part in parts)
     whole = Moments.of(rewards) if rewards else None
-    sums = ((counts[task], total) for task, total in totals.items())
+    sums = _sums_of(tasks, rewards)
     found: JsonObject = {
         "rollouts": rows,
-        "tasks": len(totals),
+        "tasks": len(sums),
         "failed": failed,
         "unverified": rows - failed - len(rewards),
         "reward": whole.mean if whole else None,
         "interval": cluster(whole, sums) if whole else None,
     }
     for name in ("num_turns", "output_tokens", "duration_s", "cost_usd"):
-        values = list(chain.from_iterable(part.numbers(name) for part in parts))
-        found[name] = math.fsum(values) / len(values) if values else None
+        values = [part.numbers(name) for part in parts]
+        number = sum(map(len, values))
+        found[name] = math.fsum(chain.from_iterable(values)) / number if number else None
     return found
+
+
+def _sums_of(tasks: Sequence[Any], rewards: Sequence[float]) -> list[tuple[int, float]]:
+    """The number of rewards of each task, and their sum. Few different rewards are counted, which
+    takes a third of the time of adding them."""
+    counts = Counter(tasks)
+    totals = dict.fromkeys(counts, 0.0)
+    if len(kinds := set(rewards)) <= MAX_COUNTED:
+        for reward in kinds - {0.0}:
+            alike = Counter(compress(tasks, map(reward.__eq__, rewards)))
+            for task, number in alike.items():
+                totals[task] += reward * number
+    else:
+        for task, reward in zip(tasks, rewards, strict=True):
+            totals[task] += reward
+    return list(zip(counts.values(), totals.values(), strict=True))
 
 
 def _count_failed(part: Chosen) -> int:

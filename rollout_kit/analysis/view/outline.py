@@ -20,19 +20,30 @@ MAX_FINDINGS = 2000
 """Findings that a page lists."""
 
 
-def describe_steps(line: Mapping[str, Any]) -> JsonObject:
+def describe_all(line: Mapping[str, Any]) -> JsonObject:
     """`steps` are the heads of the turns, `findings` what the ready scanners find in them."""
     scanned = Scanned(line)
-    findings = find_all(scanned)
+    return {"steps": describe_steps(scanned), **describe_findings(scanned)}
+
+
+def describe_steps(scanned: Scanned) -> list[JsonObject]:
+    """The heads of the turns."""
+    return list(map(_describe, scanned.steps))
+
+
+def describe_findings(scanned: Scanned) -> JsonObject:
+    """What the ready scanners find, and how much."""
+    found = find_all(scanned)
     return {
-        "steps": [_describe(step) for step in scanned.steps],
-        "findings": [each._asdict() for each in findings[:MAX_FINDINGS]],
-        "num_findings": len(findings),
+        "findings": [each._asdict() for each in found[:MAX_FINDINGS]],
+        "num_findings": len(found),
     }
 
 
 def add_scans(described: JsonObject, scans: Iterable[TurnFinding]) -> JsonObject:
     """The same with what others have found in earlier scans, which stands first."""
+    if described["findings"] is None:
+        return described
     others = [each._asdict() for each in scans if each.scanner not in SCANNERS]
     findings = [*others, *described["findings"]][:MAX_FINDINGS]
     number = len(others) + described["num_findings"]

@@ -34,7 +34,7 @@ def describe_call(
     first = max(0, begin - MAX_SHOWN)
     request = {**request, "input": [*request["input"], *stored.items(first, begin)]}
     response = {"output": [item for item in turn if not is_returned(item)]}
-    steps = stored.described["steps"]
+    steps = stored.steps
     if step["number"] == steps[-1]["number"]:
         whole = as_object(stored.head.get("response"))
         # the usage is that of all turns

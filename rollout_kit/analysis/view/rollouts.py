@@ -21,7 +21,7 @@ from ..export.conversation import digest, said_by
 from ..withheld import is_withheld, withhold
 from .cuts import Cuts
 from .dataset import ROW_BITS, Dataset, Part, StoredOutput
-from .outline import add_scans, describe_steps, find_inside
+from .outline import add_scans, describe_all, find_inside
 from .raw_calls import describe_call
 from .side_by_side import MAX_COLUMNS, put_side_by_side
 from .stored_line import OUTPUT, StoredLine, WholeLine, parse_for_people, read_line
@@ -63,7 +63,8 @@ class Reader:
 
     def rollout(self, row_id: int, *, is_whole: bool = False) -> JsonObject:
         """The line of a row and where it stands. The middle of long texts is left out, and so are
-        the items of a long line, unless `is_whole`."""
+        the items of a long line, unless `is_whole`. The findings of such a line may take longer:
+        where they are None, `findings` has them."""
         number, part, row = self._dataset.locate(row_id)
         key, stored = part.index.key(row), self._read(row_id)
         line = stored.join() if is_whole else stored.head
@@ -73,7 +74,12 @@ class Reader:
         has_response = isinstance(line.get("response"), dict)
         unfinished = None if has_response else describe_unfinished(output, key, line)
         known = {"response": {"output": unfinished["turns"]}} if unfinished else None
-        described = describe_steps(known) if known else stored.described
+        if known:
+            described = describe_all(known)
+        elif stored.is_described or is_whole:
+            described = stored.described
+        else:
+            described = {"steps": stored.steps, "findings": None}
         cuts = Cuts()
         return {
             "id": row_id,
@@ -93,6 +99,13 @@ class Reader:
             "cuts": cuts.found,
             "failures": self._failures_of(number, row),
         }
+
+    def findings(self, row_id: int) -> JsonObject:
+        """What was found in a rollout, and how much."""
+        number, part, row = self._dataset.locate(row_id)
+        scans = self._dataset.output_of(number).scans.findings(part.index.key(row))
+        found = add_scans(self._read(row_id).described, scans)
+        return {name: found[name] for name in ("findings", "num_findings")}
 
     def items(self, row_id: int, begin: int, end: int) -> JsonObject:
         """Items of the output of a long line, and where their texts are cut."""
@@ -126,7 +139,7 @@ class Reader:
     def _read_turn(self, row_id: int, turn: int) -> tuple[StoredLine, JsonObject]:
         """The line of a row, and the head of one of its turns."""
         stored = self._read(row_id)
-        steps = stored.described["steps"]
+        steps = stored.steps
         if not 0 < turn <= len(steps):
             raise ConfigError(f"turn={turn}: the rollout has {number_of(len(steps), 'turn')}")
         return stored, steps[turn - 1]
@@ -149,7 +162,7 @@ class Reader:
         stored = self._read(row_id)
         turns = (
             (step["number"], step["begin"], stored.items(step["begin"], step["end"]))
-            for step in stored.described["steps"]
+            for step in stored.steps
         )
         return find_inside(stored.head, turns, text, stored.text)
 

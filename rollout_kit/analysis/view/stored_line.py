@@ -21,9 +21,9 @@ from ...responses import has_provider_data, without_provider_data
 from ...store.files import write_atomically
 from ...store.index import Index, LineChanged, cache_path
 from ...types import JsonObject
-from ..scan.ready import READY_VERSION
+from ..scan.ready import READY_VERSION, Scanned
 from .huge_texts import find_text, parse_in_pieces, read_pieces
-from .outline import describe_steps
+from .outline import describe_all, describe_findings, describe_steps
 from .places import ItemSpan, find_places
 
 OUTPUT = ("response", "output")
@@ -45,6 +45,7 @@ class WholeLine:
     """A line that is in memory: `head` is all of it."""
 
     is_long = False
+    is_described = True
 
     def __init__(self, head: JsonObject) -> None:
         self.head = head
@@ -68,8 +69,13 @@ class WholeLine:
 
     @cached_property
     def described(self) -> JsonObject:
-        """What `describe_steps` says of it."""
-        return describe_steps(self.head)
+        """What `describe_all` says of it."""
+        return describe_all(self.head)
+
+    @property
+    def steps(self) -> list[JsonObject]:
+        """The heads of its turns."""
+        return self.described["steps"]
 
     @property
     def _output(self) -> list[Any]:
@@ -123,18 +129,39 @@ class LongLine:
             raw = self._read_head()
         return read_pieces(find_text(raw, path))
 
+    @property
+    def is_described(self) -> bool:
+        """Whether `described` takes no time."""
+        return self._described is not None
+
+    @cached_property
+    def steps(self) -> list[JsonObject]:
+        """The heads of its turns, which take less time than all of `described`."""
+        return self._described["steps"] if self._described else describe_steps(self._scanned)
+
     @cached_property
     def described(self) -> JsonObject:
-        """What `describe_steps` says of it."""
-        found = self._described or describe_steps(self.join())
-        if self._described is None and self._kept_at is not None:
+        """What `describe_all` says of it."""
+        if self._described is None:
+            found = {"steps": self.steps, **describe_findings(self._scanned)}
+            del self._scanned
+            self._keep(found)
+            self._described = found
+        return self._described
+
+    @cached_property
+    def _scanned(self) -> Scanned:
+        return Scanned(self.join())
+
+    def _keep(self, found: JsonObject) -> None:
+        """Have the next viewer begin with what was found."""
+        if self._kept_at is not None:
             with suppress(OSError, OutputError):
                 self._kept_at.parent.mkdir(parents=True, exist_ok=True)
                 places = [*self._around, *self._places]
                 known = {"places": places, "described": found}
                 write_atomically(self._kept_at, orjson.dumps(known), is_forced=False)
                 _drop_oldest(self._kept_at.parent.parent)
-        return found
 
     def _read_head(self) -> bytes:
         return b"".join(self._read(self._around))

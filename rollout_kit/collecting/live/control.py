@@ -19,7 +19,7 @@ from ...types import Attempt, Failure, JsonObject, Key, Say
 from ..run import Ending, Run
 from ..schedule import Running
 from ..slot import Slot
-from .flight import MAX_TURNS, describe_flight
+from .flight import describe_flight, first_described
 from .knobs import A_PERSON, Knob, knobs_of
 from .snapshot import KnobChange, State
 
@@ -129,15 +129,18 @@ class Control:
             )
         return found
 
-    def watch(self, name: str) -> list[JsonObject]:
-        """The turns so far of a rollout in flight; ConfigError if it is not in flight."""
+    def watch(self, name: str, since: int) -> list[JsonObject]:
+        """The turns of a rollout in flight from a number on; ConfigError if it is not in
+        flight."""
         key = self._find("watch", name)[0]
         slots = self._run.schedule.slots.values()
         slot = next((each for each in slots if each.attempt and each.attempt.key == key), None)
         if slot is None:
             return []
-        returned = self._run.collection.journal.find_returned(key, MAX_TURNS)
-        return describe_flight(slot.turns, returned)
+        number = len(slot.turns)
+        most = number - first_described(number, since) + 1
+        returned = self._run.collection.journal.find_returned(key, most)
+        return describe_flight(slot.turns, returned, since)
 
     def _check_state(self, asked: JsonObject) -> None:
         """While a run stops, only what it waits for can be changed."""

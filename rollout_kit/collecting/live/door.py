@@ -55,7 +55,7 @@ class OneRun:
             dry_run=asked.dry_run,
             state=self._control.state,
             history=Raw(watcher.history) if asked.history else UNSET,
-            turns=self._control.watch(asked.watch) if asked.watch else UNSET,
+            turns=self._control.watch(asked.watch, asked.since) if asked.watch else UNSET,
             snapshot=Raw(watcher.raw),
         )
 

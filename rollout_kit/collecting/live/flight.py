@@ -1,51 +1,84 @@
 """What a rollout in flight has done so far, from the turns that its agent has reported."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from ...responses import as_object, content_texts, output_items, total_tokens
-from ...store.steps import describe_use, divide, is_returned, shorten
+from ...responses import as_object, content_texts, output_items, reasoning_texts, total_tokens
+from ...serving.agents.returned_items import shorten_value
+from ...store.steps import MAX_NAME, divide, first_argument, is_returned, parse_json, shorten
 from ...types import JsonObject
 
 MAX_TURNS = 200
 """Newest turns that are described."""
 
-MAX_TEXT = 600
-"""Characters of what the model says."""
+MAX_ARGUMENTS = 16
+"""Arguments of a call that are shown."""
 
 
 def describe_flight(
-    turns: Iterable[Mapping[str, Any]], returned: Mapping[str, Sequence[JsonObject]] | None = None
+    turns: Sequence[Mapping[str, Any]],
+    returned: Mapping[str, Sequence[JsonObject]] | None = None,
+    since: int = 1,
 ) -> list[JsonObject]:
-    """The turns from the first to the newest, as far as they are described. `returned` is what came
-    back for them: request → items."""
-    known = list(turns)
-    first = max(0, len(known) - MAX_TURNS)
+    """The turns from the number `since` to the newest, at most MAX_TURNS. Long texts have no
+    middle. `returned` is what came back for them: request → items."""
+    first = first_described(len(turns), since)
     return [
         _describe(number, turn, (returned or {}).get(turn.get("request", ""), ()))
-        for number, turn in enumerate(known[first:], first + 1)
+        for number, turn in enumerate(turns[first - 1 :], first)
     ]
+
+
+def first_described(number: int, since: int) -> int:
+    """The first of so many turns that is described. A rollout with fewer turns than a reader
+    knows has begun again: it is described from its first turn."""
+    return max(1, number - MAX_TURNS + 1, since if since <= number else 1)
 
 
 def _describe(number: int, turn: Mapping[str, Any], returned: Sequence[JsonObject]) -> JsonObject:
     response = as_object(turn.get("response"))
+    items = output_items(response)
+    reasons = [item for item in items if item.get("type") == "reasoning"]
+    thoughts = [text for item in reasons for text in reasoning_texts(item)]
     outputs = [item for item in returned if is_returned(item)]
     messages = [item for item in returned if not is_returned(item)]
-    steps = divide([*output_items(response), *outputs])
+    steps = divide([*items, *outputs])
     tools = [tool for step in steps for tool in step.tools]
     return {
         "number": number,
-        "says": shorten("\n".join(step.text for step in steps), MAX_TEXT),
-        "tools": [{**describe_use(tool), "output": tool.output} for tool in tools],
+        "reasoning": shorten_value("\n".join(thoughts)),
+        "says": shorten_value("\n".join(step.text for step in steps)),
+        "tools": [
+            {
+                "name": shorten(tool.name, MAX_NAME),
+                "arguments": _describe_arguments(tool.arguments),
+                "output": tool.output,
+                "is_error": tool.is_error,
+            }
+            for tool in tools
+        ],
         "answer": "\n".join(text for item in messages for text in content_texts(item["content"])),
         "tokens": total_tokens(response),
     }
 
 
-def name_last(turns: list[JsonObject]) -> str:
+def _describe_arguments(text: str) -> list[JsonObject]:
+    """Name and text of each argument; one without a name if they are no JSON object."""
+    found = parse_json(text)
+    given = found.items() if isinstance(found, dict) else [("", text)] if text else []
+    return [
+        {"name": shorten(str(name), MAX_NAME), "text": shorten_value(value)}
+        for name, value in islice(given, MAX_ARGUMENTS)
+    ]
+
+
+def name_last(turns: Sequence[Mapping[str, Any]]) -> str:
     """The newest turn on one line; empty if there is none."""
     if not turns:
         return ""
-    [last] = describe_flight(turns[-1:])
-    tools = "; ".join(f"{tool['name']} {tool['argument']}".strip() for tool in last["tools"])
-    return shorten(tools or last["says"])
+    steps = divide(output_items(as_object(turns[-1].get("response"))))
+    tools = [
+        f"{tool.name} {first_argument(tool.arguments)}" for step in steps for tool in step.tools
+    ]
+    return shorten("; ".join(tools) or "\n".join(step.text for step in steps))

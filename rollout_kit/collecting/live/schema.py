@@ -13,8 +13,8 @@ from .snapshot import KnobChange, State
 
 LIVE, HISTORY, STEER, TURNS = "/api/live", "/api/history", "/api/steer", "/api/turns"
 """Routes. LIVE gives a `LiveList`, HISTORY with `?run=` the history of a run, TURNS with `?run=`
-and `&rollout=` the turns of a rollout in flight. STEER takes a `SteerRequest` and gives a
-`SteerReply`, like a socket."""
+and `&rollout=` the turns of a rollout in flight, from the number `&since=` on. STEER takes a
+`SteerRequest` and gives a `SteerReply`, like a socket."""
 
 MAX_REQUEST = 1 << 20
 """Bytes of a request."""
@@ -22,7 +22,7 @@ MAX_REQUEST = 1 << 20
 T = TypeVar("T")
 
 
-class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request. Each part may be missing."""
 
     run: str = ""
@@ -36,6 +36,8 @@ class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the reply has the history."""
     watch: str = ""
     """A rollout in flight, as `+only=…` takes it, whose turns so far the reply has."""
+    since: int = 1
+    """The number of the first of these turns that the reply has."""
     sender: str = msgspec.field(default="", name="from")
     """The program that asks, as the changes name it."""
 

@@ -29,7 +29,9 @@ def routes_of(collections: Collections, sender: str = "") -> list[Route]:
 
     async def turns(request: Request) -> bytes:
         given = request.query_params
-        asked = SteerRequest(run=given.get("run", ""), watch=given.get("rollout", ""))
+        since = int(text) if (text := given.get("since", "")).isdecimal() else 1
+        watched = given.get("rollout", "")
+        asked = SteerRequest(run=given.get("run", ""), watch=watched, since=since)
         return encode((await collections.ask(asked)).turns)
 
     async def steer(request: Request) -> bytes:

@@ -41,17 +41,19 @@ def shorten_returned(items: Sequence[Item]) -> list[JsonObject]:
 
 def _shorten(item: Item) -> JsonObject:
     if (kind := _kind_of(item)) == "message":
-        return {"type": kind, "role": "user", "content": _cut(item.get("content"))}
+        return {"type": kind, "role": "user", "content": shorten_value(item.get("content") or "")}
     kept = {name: item[name] for name in ("call_id", "id", "status") if item.get(name)}
-    return {"type": kind, **kept, "output": _cut(item.get("output"))}
+    return {"type": kind, **kept, "output": shorten_value(item.get("output") or "")}
+
+
+def shorten_value(value: Any) -> str:
+    """A value as text, of a long one the beginning and the end."""
+    texts = content_texts(value)
+    text = "\n".join(texts) if texts else orjson.dumps(value).decode()
+    if (left_out := len(text) - 2 * KEPT_END) <= 0:
+        return text
+    return f"{text[:KEPT_END]}\n… {left_out:,} more characters …\n{text[-KEPT_END:]}"
 
 
 def _kind_of(item: Item) -> str:
     return str(item.get("type", "message"))
-
-
-def _cut(value: Any) -> str:
-    text = "\n".join(content_texts(value)) or orjson.dumps(value).decode() if value else ""
-    if (left_out := len(text) - 2 * KEPT_END) <= 0:
-        return text
-    return f"{text[:KEPT_END]}\n… {left_out:,} more characters …\n{text[-KEPT_END:]}"

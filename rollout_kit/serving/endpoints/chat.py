@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from ...errors import TaskError
-from ...responses import Item, content_texts, input_items
+from ...responses import Item, content_texts, input_items, reasoning_texts
 from ...types import JsonObject
 from .provider_data import data_for, put_call_data
 
@@ -172,7 +172,7 @@ class _Messages:
         names = data.get("text_in", ())
         if self._reasoning_field and not (names and "endpoint" in data):
             names = (self._reasoning_field,)
-        texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+        texts = reasoning_texts(item)
         for name in names:
             self._reasoning.setdefault(name, []).extend(texts)
 

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object, content_texts
+from ...responses import ENCRYPTED, PROVIDER_DATA, Item, as_object, reasoning_texts
 from ...session import note_repair
 from ...types import JsonObject
 
@@ -152,7 +152,7 @@ def find_block(item: Item, data: Mapping[str, Any]) -> JsonObject | None:
         return None
     if block.get("type") != "thinking":
         return block
-    texts = content_texts(item.get("content")) or content_texts(item.get("summary"))
+    texts = reasoning_texts(item)
     return {"thinking": "".join(texts), **block}
 
 

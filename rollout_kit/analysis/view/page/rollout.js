@@ -23,7 +23,9 @@ export function useRollout(place, state) {
   const version = isSettled ? settledVersion(state, file) : state.version;
   const { found, error } = useAnswer("/api/rollout", { file, task_id, agent, scope, rollout_index }, version, findRollout);
   useEffect(() => setSettled(!found || found.status === "verified"), [found]);
-  return { rollout: found, error };
+  const { found: more, error: problem } = useAnswer(found?.findings === null ? "/api/findings" : "", { id: found?.id }, version);
+  const rollout = useMemo(() => (found && more ? { ...found, ...more } : found), [found, more]);
+  return { rollout, error: error || problem };
 }
 
 /** What a rollout with a verdict can still change by: another file that grows is none of it. */
@@ -242,6 +244,7 @@ const MAX_FOUND = 8;
 function Found({ rollout, onGo }) {
   const [isWhole, setWhole] = useState(false);
   const { findings = [], num_findings: total = 0 } = rollout;
+  if (findings === null) return html`<p class="note" role="status">Looking for findings…</p>`;
   if (!findings.length) return null;
   const shown = isWhole ? findings : findings.slice(0, MAX_FOUND);
   return html`<section class="found" aria-label="findings">

@@ -37,9 +37,14 @@ function Turns({ run, rollout }) {
   const [end, setEnd] = useState("");
   useEffect(() => {
     let timer;
+    let known = [];
     const ask = async () => {
       try {
-        setTurns(await get(`/api/turns?${new URLSearchParams({ run, rollout })}`));
+        const since = known.at(-1)?.number ?? 1;
+        const found = await get(`/api/turns?${new URLSearchParams({ run, rollout, since })}`);
+        const first = found[0]?.number ?? 1;
+        known = [...known.filter((each) => each.number < first), ...found].slice(-MAX_TURNS);
+        setTurns(known);
         timer = setTimeout(ask, 1000);
       } catch (error) {
         setEnd(error.message);
@@ -49,25 +54,37 @@ function Turns({ run, rollout }) {
     return () => clearTimeout(timer);
   }, [run, rollout]);
   return html`<ol class="turns-so-far" aria-label="turns so far">${turns.map(
-      (turn) => html`<li key=${turn.number} value=${turn.number}>${turn.says}${turn.tokens !== null && html` <span class="note">${number(turn.tokens)} tok</span>`}
-        ${turn.tools.map((tool) => html`<div><b>${tool.name}</b> <code>${tool.argument}</code><${Returned} text=${tool.output} isError=${tool.is_error} /></div>`)}
-        <${Returned} text=${turn.answer} /></li>`,
+      (turn) => html`<li key=${turn.number} value=${turn.number}>${turn.tokens !== null && html`<span class="note">${number(turn.tokens)} tok</span>`}
+        <${Bounded} text=${turn.reasoning} kind="thought" />
+        <${Bounded} text=${turn.says} kind="said" />
+        ${turn.tools.map((tool) => html`<div class="used"><b>${tool.name}</b> ${tool.arguments.map((each) => html`<${Argument} ...${each} />`)}
+          <${Bounded} text=${tool.output} kind=${tool.is_error ? "returned bad" : "returned"} /></div>`)}
+        <${Bounded} text=${turn.answer} kind="returned" /></li>`,
     )}</ol>
     ${end ? html`<p class="note">${end}</p>` : turns.length === 0 && html`<p class="note">No turn has been reported yet.</p>`}`;
 }
 
+/** An argument of a call. A short one stands on the line of its tool. */
+function Argument({ name, text }) {
+  const label = name && html`<span class="note">${name}</span> `;
+  const isShort = text.length <= SHORT_CHARS && !text.includes("\n");
+  return isShort ? html`${label}<code>${text}</code> ` : html`<div>${label}<${Bounded} text=${text} kind="asked" /></div>`;
+}
+
+const MAX_TURNS = 200;
+const SHORT_CHARS = 120;
 const END_LINES = 6;
 const END_CHARS = 600;
 
-/** What came back for a turn: the beginning and the end, the middle on demand. */
-function Returned({ text, isError }) {
+/** A text of a turn: the beginning and the end, the middle on demand. */
+function Bounded({ text, kind }) {
   const [isWhole, setWhole] = useState(false);
   if (!text) return null;
   const lines = text.split("\n");
   const head = lines.slice(0, END_LINES).join("\n").slice(0, END_CHARS);
   const tail = lines.slice(-END_LINES).join("\n").slice(-END_CHARS);
   const folded = text.length - head.length - tail.length;
-  return html`<pre class=${isError ? "returned bad" : "returned"}>${
+  return html`<pre class=${kind}>${
     isWhole || folded <= 0
       ? text
       : html`${head}
