@@ -269,56 +269,66 @@ class RolloutInfo(NamedTuple):
 
     key: Key
     task_index: int
-    settings: Annotated[str, HeadField("Fingerprint of the settings that made it.", is_column=True)]
-    verifier: Annotated[str, HeadField("Fingerprint of its verifier.", is_column=True)]
+    settings: Annotated[
+        str, HeadField("Fingerprint of the settings of the rollout.", is_column=True)
+    ]
+    verifier: Annotated[str, HeadField("Fingerprint of the verifier.", is_column=True)]
     model: Annotated[str, HeadField("The model, as the endpoint names it.", is_column=True)]
     finish_reason: Annotated[
-        str | None, HeadField("Why its last turn ended: stop, length, ….", is_column=True)
+        str | None, HeadField("Why the last turn ended: stop, length, ….", is_column=True)
     ]
-    started_at: Annotated[str, HeadField("When the agent was asked, in UTC.")]
+    started_at: Annotated[str, HeadField("When the agent was started, in UTC.")]
     attempt: Annotated[
-        int, HeadField("Which attempt at the rollout made it, from 1.", is_column=True)
+        int, HeadField("Number of the attempt that succeeded, from 1.", is_column=True)
     ]
     duration_s: Annotated[
         float | None,
-        HeadField("Time of agent and verifier.", is_column=True, latency="rollout"),
+        HeadField(
+            "Time of the agent and the verifier together.", is_column=True, latency="rollout"
+        ),
     ]
     queue_s: Annotated[
         float | None,
-        HeadField("Time between the first attempt at the rollout and this one.", latency="queue"),
+        HeadField("Time between the first attempt and the one that succeeded.", latency="queue"),
     ]
     model_s: Annotated[
-        float | None, HeadField("Time of the model's calls.", is_column=True, latency="model")
+        float | None, HeadField("Time of all model calls.", is_column=True, latency="model")
     ]
     tool_s: Annotated[
-        float | None, HeadField("Time of the tools' calls.", is_column=True, latency="tool")
+        float | None, HeadField("Time of all tool calls.", is_column=True, latency="tool")
     ]
     verify_s: Annotated[
         float | None, HeadField("Time of the verifier.", is_column=True, latency="verify")
     ]
-    rate_limit_s: Annotated[float | None, HeadField("Time that waits for a rate limit took.")]
-    retry_s: Annotated[float | None, HeadField("Time that requests which failed took.")]
-    first_turn_s: Annotated[float | None, HeadField("Time of the first call of the model.")]
-    num_turns: Annotated[int | None, HeadField("Calls of the model.", is_column=True, is_mean=True)]
+    rate_limit_s: Annotated[float | None, HeadField("Time spent waiting because of a rate limit.")]
+    retry_s: Annotated[float | None, HeadField("Time spent on failed requests.")]
+    first_turn_s: Annotated[float | None, HeadField("Time of the first model call.")]
+    num_turns: Annotated[
+        int | None, HeadField("Number of model calls.", is_column=True, is_mean=True)
+    ]
     num_tool_calls: Annotated[
-        int | None, HeadField("Calls of tools.", is_column=True, is_mean=True)
+        int | None, HeadField("Number of tool calls.", is_column=True, is_mean=True)
     ]
     cached_tokens: Annotated[
         int | None,
-        HeadField("Tokens of the prompts that were read from a cache.", is_column=True),
+        HeadField("Prompt tokens that were read from a cache.", is_column=True),
     ]
-    cost_usd: Annotated[float | None, HeadField("US dollars.", is_column=True)]
+    cost_usd: Annotated[float | None, HeadField("Cost in US dollars.", is_column=True)]
     standard_usd: Annotated[
-        float | None, HeadField("The same at standard prices, without cache and batches.")
+        float | None, HeadField("Cost at standard prices, without cache and batches.")
     ]
     replay_differences: Annotated[
-        int, HeadField("Replayed tool calls that gave another answer than before.")
+        int, HeadField("Replayed tool calls whose answer differed from before.")
     ]
-    version_first: Annotated[int | str | None, HeadField("The policy's oldest version in it.")]
-    version_last: Annotated[int | str | None, HeadField("The policy's newest version in it.")]
-    input_tokens: Annotated[int, HeadField("Tokens of the prompts.", is_column=True)]
-    output_tokens: Annotated[int, HeadField("Tokens of the answers.", is_column=True)]
-    total_tokens: Annotated[int, HeadField("Tokens of both.", is_column=True)]
+    version_first: Annotated[
+        int | str | None, HeadField("The lowest version of the policy in the rollout.")
+    ]
+    version_last: Annotated[
+        int | str | None, HeadField("The highest version of the policy in the rollout.")
+    ]
+    input_tokens: Annotated[int, HeadField("Number of prompt tokens.", is_column=True)]
+    output_tokens: Annotated[int, HeadField("Number of answer tokens.", is_column=True)]
+    total_tokens: Annotated[int, HeadField("Prompt and answer tokens together.", is_column=True)]
     scores: tuple[str, ...]
     """Names of the fields that the verifier set."""
     arm: ArmInfo | None = None

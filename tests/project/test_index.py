@@ -10,36 +10,38 @@ PROJECT = "tests/project/"
 REFERENCES = f"{PROJECT}test_references.py"
 
 HELD = {
-    "You start with the [README](../README.md).": f"{PROJECT}test_readme.py::test_a_hosted_api",
-    "The guides below assume its files": f"{PROJECT}test_readme.py::test_two_terminals",
-    "Tests run the commands of these pages": f"{PROJECT}test_shown_output.py::"
+    "Start with the [README](../README.md).": f"{PROJECT}test_readme.py::test_a_hosted_api",
+    "The guides below use its files": f"{PROJECT}test_readme.py::test_two_terminals",
+    "The commands on these pages are tested": f"{PROJECT}test_shown_output.py::"
     "test_every_output_that_a_page_shows_is_compared_with_what_is_printed",
-    "Some commands are not run as they stand": f"{PROJECT}test_readme.py::"
+    "Some commands cannot be run in a test": f"{PROJECT}test_readme.py::"
     "test_every_command_is_run_or_says_why_not",
-    "For these, a test checks every key": f"{PROJECT}test_blocks.py::"
+    "For these commands, a test checks every key": f"{PROJECT}test_blocks.py::"
     "test_a_shell_block_calls_what_exists_with_what_it_takes",
-    "Each page starts from nothing": f"{PROJECT}test_goals.py::test_a_goal_is_reached_from_nothing",
+    "You can follow each of these pages from an empty folder": f"{PROJECT}test_goals.py::test_a_goal_is_reached_from_nothing",
     "the nine words": f"{PROJECT}test_goals.py::test_the_words_of_the_concepts_are_nine",
     "Each folder in `resources_servers/`": "tests/servers/test_every_server.py::"
     "test_a_server_s_folder_is_complete",
     "Every command has `--help`": f"{REFERENCES}::"
     "test_help_shows_at_most_what_a_reader_takes_in_and_all_on_demand",
+    "If a command has many keys": f"{REFERENCES}::"
+    "test_help_shows_at_most_what_a_reader_takes_in_and_all_on_demand",
     "every command with every key": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every key of every server": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "the fields of the output file": f"{PROJECT}test_files_page.py::"
     "test_every_field_that_a_run_writes_is_on_the_page",
-    "what a command ends with": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
-    "what a snapshot holds": f"{REFERENCES}::test_every_page_is_what_the_code_says",
-    "every benchmark that has a name": f"{REFERENCES}::test_every_page_is_what_the_code_says",
+    "the exit statuses of commands": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
+    "the figures in a snapshot": f"{REFERENCES}::test_every_page_is_what_the_code_says",
+    "every built-in benchmark": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every public name": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
     "the terms used in code": f"{REFERENCES}::test_the_glossary_names_only_what_exists",
-    "the rooms of the package": f"{PROJECT}test_shape.py::"
+    "the parts of the package": f"{PROJECT}test_shape.py::"
     "test_the_architecture_page_names_six_files_that_can_be_read_in_one_go",
     "every route of the servers": f"{REFERENCES}::"
     "test_the_openapi_document_has_every_route_and_every_type_that_it_names",
     "HTTP routes between servers": "tests/servers/test_protocol.py::"
     "test_every_exchange_goes_as_the_document_says",
-    "what a model or a row may do": "tests/servers/test_nothing_is_evaluated.py::"
+    "how your machine is protected": "tests/servers/test_nothing_is_evaluated.py::"
     "test_no_text_is_evaluated",
     "how code from a model is isolated": "tests/servers/test_sandbox.py::"
     "test_no_secret_can_be_read",
