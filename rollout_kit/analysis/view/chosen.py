@@ -24,7 +24,7 @@ MAX_SERIES = 8
 OTHERS = "others"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chosen:
     """Rows of one file."""
 
