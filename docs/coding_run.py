@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import rollout_kit as rk
@@ -232,8 +236,8 @@ ORDER = ("hasty", "careful")
 class Coder:
     """A model that plays the turns; which end, stands in the ids of its calls."""
 
-    def __init__(self) -> None:
-        self._begun = 0
+    def __init__(self, per_token_s: float = 0.004) -> None:
+        self._begun, self._per_token_s = 0, per_token_s
 
     async def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
         calls = [item for item in params["input"] if item.get("type") == "function_call"]
@@ -265,7 +269,7 @@ class Coder:
             items.append(rk.message_item(words))
         written = len(json.dumps(items)) // 4
         read = len(json.dumps(params["input"])) // 4
-        await asyncio.sleep(written * 0.004)
+        await asyncio.sleep(written * self._per_token_s)
         usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
         return rk.make_response("scripted", items, usage)
 
@@ -280,3 +284,31 @@ async def collect_repairs(output: Path) -> None:
         num_repeats=len(ORDER),
         parallelism=1,
     )
+
+
+@contextmanager
+def serve_coder(per_token_s: float) -> Iterator[str]:
+    """The model as an endpoint; its address."""
+    coder = Coder(per_token_s)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            reply = json.dumps(asyncio.run(coder(asked))).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()

@@ -1,4 +1,4 @@
-"""Takes the pictures of the documents, from new runs of agents and of the rehearsal.
+"""Takes the pictures of the documents, from new runs of agents.
 
 make pictures   # needs Chromium and node, as make test-view does
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from annotated import annotate
 from chore_runs import collect_chores
-from coding_run import collect_repairs
+from coding_run import ROW as REPAIR
+from coding_run import SHELL, collect_repairs, serve_coder
 from recording import record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,8 +24,13 @@ FOLDER = ROOT / "results/pictures"
 
 IMAGES = ROOT / "docs/images"
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-MODEL = "policy_model.responses_api_models.openai_model"
-ENDPOINT = "endpoint.responses_api_models.simulated_model"
+ENDPOINT = """
+policy_model:
+  responses_api_models:
+    openai_model:
+      {{openai_base_url: "{url}", openai_api_key: k, openai_model: coder, upstream_api: responses,
+        prices: {{input: 2.5, output: 10}}}}
+"""
 MODELS = {"small.jsonl": 0.6, "large.jsonl": 0.85}
 """File of rollouts → the share of the chores that its model does right."""
 
@@ -70,16 +76,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True)
     take_chores()
     take_repairs()
-    with serve(
-        "ng_collect_rollouts",
-        *("+config_paths=[configs/rehearsal.yaml]", "+dataset=example", "+num_repeats=200"),
-        *(f"++{MODEL}.prices.input=2.5", f"++{MODEL}.prices.output=10"),
-        *(f"++{ENDPOINT}.rate_limit.requests_per_minute=30000", f"++{ENDPOINT}.faults=[]"),
-        *("+output_jsonl_fpath=mcqa.jsonl", "+num_samples_in_parallel=4-24-48"),
-        "+dashboard=true",
-        said="Live page",
-    ) as url:
-        take("live.mjs", url)
+    take_live()
     draw_line(FOLDER, IMAGES / "line.svg")
     (FOLDER / "recorded").mkdir()
     record(FOLDER / "recorded", IMAGES / "demo.svg")
@@ -99,6 +96,21 @@ def take_repairs() -> None:
     asyncio.run(collect_repairs(FOLDER / "repair.jsonl"))
     with serve("ng_view", "repair.jsonl", "+port=0") as url:
         take("coding.mjs", url.rstrip("/"))
+
+
+def take_live() -> None:
+    """The pictures of a run of that agent."""
+    (FOLDER / "repairs.jsonl").write_text(json.dumps(REPAIR) + "\n")
+    with serve_coder(per_token_s=0.02) as address:
+        (FOLDER / "coder.yaml").write_text(ENDPOINT.format(url=address))
+        with serve(
+            "ng_collect_rollouts",
+            *(f"+config_paths=[{SHELL},coder.yaml]", "+input_jsonl_fpath=repairs.jsonl"),
+            *("+output_jsonl_fpath=repaired.jsonl", "+num_repeats=48"),
+            *("+num_samples_in_parallel=5", "+dashboard=true"),
+            said="Live page",
+        ) as url:
+            take("live.mjs", url)
 
 
 def draw_line(folder: Path, target: Path) -> None:

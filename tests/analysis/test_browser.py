@@ -360,7 +360,7 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 12
+    assert done.stdout.count("ok: ") == 13
 
 
 @pytest.fixture

@@ -59,6 +59,13 @@ const steps = {
     await page.keyboard.press("End");
     await page.locator('[data-turn="100"]').waitFor();
   },
+  async "a rollout has its answer beside the right one, and a turn its time, tokens and cost"(page) {
+    await openRollout(page, 1);
+    assert.equal(await page.locator(".verdict dl").innerText(), "extracted_answer\n1\nexpected_answer\n1");
+    assert.equal(await page.locator('[data-turn="3"] .turn-figures').textContent(), "1.7 s · 42 tok · $0.002");
+    const said = await page.locator(".lanes title").nth(2).textContent();
+    assert.match(said, /^turn 3, bash, model 1.2 s, tool 500 ms, context 1,200 tokens, 900 cached, 42 tokens out, \$0.002$/);
+  },
   async "j, k, o and g move by turn, and the address names it"(page) {
     await openRollout(page, 1);
     await page.keyboard.press("j");

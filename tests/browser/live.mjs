@@ -86,13 +86,27 @@ const steps = {
   },
 };
 
+/** Replies of the run, in which its output has no folder. */
+async function withoutFolder(route) {
+  const response = await route.fetch();
+  await route.fulfill({ response, body: (await response.text()).replace(/"output":"[^"]*\//g, '"output":"') });
+}
+
 const pictures = {
   async "the pictures are taken"() {
     for (const colorScheme of ["light", "dark"]) {
       const page = await openRun(colorScheme);
-      await page.waitForTimeout(8000);
-      await page.locator(".title").evaluate((title) => (title.textContent = title.textContent.split("/").pop()));
-      await page.screenshot({ path: join(folder, `live-${colorScheme}.png`) });
+      await page.setViewportSize({ width: 1200, height: 2000 });
+      await page.route("**/api/live", withoutFolder);
+      await page.locator(".tile", { hasText: /over ([6-9]|[1-9]\d)/ }).waitFor({ timeout: 600_000 });
+      const fourTurns = page.locator("td:nth-child(4)", { hasText: /^[4-6]$/ });
+      await page.locator("tr", { has: fourTurns }).first().locator("button[aria-expanded]").click();
+      const turn = page.locator(".turns-so-far li").nth(2);
+      await turn.waitFor();
+      await page.locator(".title", { hasText: /^[^/]+$/ }).waitFor();
+      const { y, height } = await turn.boundingBox();
+      const clip = { x: 0, y: 0, width: 1200, height: Math.ceil(y + height) };
+      await page.screenshot({ path: join(folder, `live-${colorScheme}.png`), clip });
       await page.close();
     }
   },

@@ -111,7 +111,9 @@ def agentic_line(task: int, turns: list[list[Item]], inputs: list[int] | None = 
         "model_s": [1.2] * count,
         "tool_s": [0.5] * count,
         "input": inputs or [1000 + 100 * each for each in range(count)],
+        "cached": [900] * count,
         "output": [40 + each % 7 for each in range(count)],
+        "cost_usd": [0.002] * count,
         "finish": [0] * count,
         "finish_names": ["stop"],
     }

@@ -1,7 +1,7 @@
 // Where the time of a rollout went, how its context grew, and the tokens of each turn.
 
 import { html } from "./vendor/preact-htm.js";
-import { count, number, seconds } from "./format.js";
+import { count, dollars, number, seconds } from "./format.js";
 
 const WIDTH = 1000;
 const MAX_BARS = 500;
@@ -15,7 +15,7 @@ function bundled(steps) {
     const held = steps.slice(at * size, (at + 1) * size);
     return {
       ...held[0],
-      ...Object.fromEntries(["model_s", "tool_s", "waited_s", "output"].map((name) => [name, sum(held, name)])),
+      ...Object.fromEntries(["model_s", "tool_s", "waited_s", "output", "cost_usd"].map((name) => [name, sum(held, name)])),
       input: held.at(-1).input,
       last: held.at(-1).number,
       isError: held.some((each) => each.tools.some((tool) => tool.is_error)),
@@ -44,8 +44,9 @@ export function Lanes({ steps, onGo }) {
       each.last === each.number ? `turn ${each.number}` : `turns ${each.number} to ${each.last}`,
       each.tools[0]?.name,
       ...["model", "tool", "waited"].filter((name) => each[`${name}_s`]).map((name) => `${name} ${seconds(each[`${name}_s`])}`),
-      each.input !== undefined && `context ${count(each.input, "token")}`,
+      each.input !== undefined && `context ${count(each.input, "token")}${each.cached && each.last === each.number ? `, ${number(each.cached)} cached` : ""}`,
       each.output !== undefined && `${count(each.output, "token")} out`,
+      each.cost_usd && dollars(each.cost_usd),
     ]
       .filter(Boolean)
       .join(", ");

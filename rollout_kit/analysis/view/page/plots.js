@@ -78,6 +78,7 @@ export function PlotsView({ place, state }) {
   if (!found) return html`<main><p class="note" role="status">Counting ${place.where || place.search ? "the rows of the filter" : `${number(state.rows)} rows`}…</p></main>`;
   const narrow = (condition) => go({ ...place, view: "table", where: place.where ? `(${place.where}) and ${condition}` : condition });
   return html`<main class="plots">
+    <h1 class="heard">Plots</h1>
     ${!state.is_complete && html`<p class="note" role="status">These are the ${number(state.rows)} rows read so far: ${Math.round(state.progress * 100)} % of the files.</p>`}
     ${found.is_done === false && html`<p class="note" role="status">These are the rows found so far; the search goes on.</p>`}
     <${Parts} parts=${found.parts} />

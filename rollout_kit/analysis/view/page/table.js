@@ -167,6 +167,7 @@ export function TableView({ place, state }) {
   };
   const shown = Array.from({ length: Math.min(visible + 2, Math.max(0, rows.total - first)) }, (_, at) => first + at);
   return html`<main class="table-view">
+    <h1 class="heard">Rollouts</h1>
     <div class="bar">
       <span class="note" role="status">${describe(rows, state)}</span>
       ${!isReport &&

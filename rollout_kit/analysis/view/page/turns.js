@@ -3,7 +3,7 @@
 
 import { html, useContext, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { get, useAnswer } from "./api.js";
-import { count, number, seconds } from "./format.js";
+import { count, dollars, number, seconds } from "./format.js";
 import { Items, textOf } from "./items.js";
 import { Copy, Reading, Text, noteCuts, visible } from "./texts.js";
 import { notePlaces } from "./tokens.js";
@@ -180,7 +180,8 @@ function whatOf(step) {
 function figuresOf(step) {
   const spent = step.model_s === undefined && step.tool_s === undefined ? null : (step.model_s ?? 0) + (step.tool_s ?? 0);
   const tokens = step.output === undefined ? null : `${number(step.output)} tok`;
-  return [spent !== null && seconds(spent), tokens, step.chain > 0 && `track ${step.chain}`, step.by && step.by !== "policy" && step.by].filter(Boolean).join(" · ");
+  const cost = step.cost_usd ? dollars(step.cost_usd) : null;
+  return [spent !== null && seconds(spent), tokens, cost, step.chain > 0 && `track ${step.chain}`, step.by && step.by !== "policy" && step.by].filter(Boolean).join(" · ");
 }
 
 /** The items of an open turn, and what can be copied of it. */

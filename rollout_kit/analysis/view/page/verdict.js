@@ -8,6 +8,9 @@ import { Reading, Text, visible } from "./texts.js";
 const SHORT = 60;
 const OF_VERDICTS = /judge|criteri|rubric|verdict|explanation|feedback|test_result|tests$|report/;
 
+/** Fields of a task that say what is right. */
+const TARGETS = ["expected_answer", "ground_truth", "target", "answer"];
+
 /** The fields of a line that the verification wrote, as far as its names say so. */
 export function verdictOf(line) {
   const names = new Set(line.rollout?.scores ?? []);
@@ -23,6 +26,7 @@ function isShort(value) {
 export function Verdict({ rollout }) {
   const { line, status } = rollout;
   const { known } = verdictOf(line);
+  const targets = TARGETS.filter((name) => !known.includes(name) && line[name] !== undefined && line[name] !== null);
   return html`<div class="verdict">
     <span class=${status === "verified" ? `reward ${rewardClass(line.reward)}` : `status ${status}`}>
       ${status === "verified" ? `reward ${number(line.reward)}` : status}
@@ -30,7 +34,7 @@ export function Verdict({ rollout }) {
     ${rollout.group && html`<span class="reward none">group reward ${number(rollout.group.reward)}</span>`}
     <dl>
       ${Object.entries(rollout.group?.components ?? {}).map(([name, value]) => html`<div><dt>group: ${name}</dt><dd>${JSON.stringify(value)}</dd></div>`)}
-      ${known.filter((name) => isShort(line[name]) && line[name] !== "").map((name) => html`<div><dt>${name}</dt><dd>${visible(String(line[name]))}</dd></div>`)}
+      ${[...known, ...targets].filter((name) => isShort(line[name]) && line[name] !== "").map((name) => html`<div><dt>${name}</dt><dd>${visible(String(line[name]))}</dd></div>`)}
     </dl>
   </div>`;
 }

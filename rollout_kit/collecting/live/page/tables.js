@@ -68,13 +68,14 @@ function Turns({ run, rollout }) {
 function Argument({ name, text }) {
   const label = name && html`<span class="note">${name}</span> `;
   const isShort = text.length <= SHORT_CHARS && !text.includes("\n");
-  return isShort ? html`${label}<code>${text}</code> ` : html`<div>${label}<${Bounded} text=${text} kind="asked" /></div>`;
+  return isShort ? html`${label}<code>${text}</code> ` : html`${label}<${Bounded} text=${text} kind="asked" />`;
 }
 
 const MAX_TURNS = 200;
 const SHORT_CHARS = 120;
 const END_LINES = 6;
 const END_CHARS = 600;
+const MIN_FOLDED = 200;
 
 /** A text of a turn: the beginning and the end, the middle on demand. */
 function Bounded({ text, kind }) {
@@ -85,7 +86,7 @@ function Bounded({ text, kind }) {
   const tail = lines.slice(-END_LINES).join("\n").slice(-END_CHARS);
   const folded = text.length - head.length - tail.length;
   return html`<pre class=${kind}>${
-    isWhole || folded <= 0
+    isWhole || folded < MIN_FOLDED
       ? text
       : html`${head}
 <button class="more" onClick=${() => setWhole(true)}>… ${number(folded)} more characters …</button>
