@@ -161,7 +161,8 @@ def _row_of_case(each: Json) -> tuple[str, ...]:
 def _markdown_of_peers(found: Json) -> Iterator[str]:
     yield "\n## Compared with other collectors\n"
     yield f"{_where(found)} {found['rows']} {_of(found['runs'])}."
-    yield "Compare these rows only with each other, because the tables above are from another run.\n"
+    yield "Compare these rows only with each other,"
+    yield "because the tables above are from another run.\n"
     yield from _table(
         (
             *("", "latency", "in flight", "rollouts/s", "with start and end"),

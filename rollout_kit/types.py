@@ -269,9 +269,7 @@ class RolloutInfo(NamedTuple):
 
     key: Key
     task_index: int
-    settings: Annotated[
-        str, HeadField("Fingerprint of the settings of the rollout.", is_column=True)
-    ]
+    settings: Annotated[str, HeadField("Fingerprint of the settings.", is_column=True)]
     verifier: Annotated[str, HeadField("Fingerprint of the verifier.", is_column=True)]
     model: Annotated[str, HeadField("The model, as the endpoint names it.", is_column=True)]
     finish_reason: Annotated[
@@ -283,9 +281,7 @@ class RolloutInfo(NamedTuple):
     ]
     duration_s: Annotated[
         float | None,
-        HeadField(
-            "Time of the agent and the verifier together.", is_column=True, latency="rollout"
-        ),
+        HeadField("Time of agent and verifier together.", is_column=True, latency="rollout"),
     ]
     queue_s: Annotated[
         float | None,

@@ -40,7 +40,7 @@ Grid = list[list[int]]
 
 
 class ArcAgiConfig(ResourcesServerConfig):
-    max_attempts: int = Field(2, ge=1, description="Attempts at a test input that count.")
+    max_attempts: int = Field(2, ge=1, description="Number of attempts at a test input that count.")
 
 
 class ArcAgiTask(RunRequest):

@@ -56,21 +56,24 @@ class CodeGenConfig(ContainerConfig, ResourcesServerConfig):
         8,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Concurrent tests, each in a warm process of 15 MB.",
+        description="Number of tests that run at the same time, each in a prepared process of 15"
+        " MB.",
     )
     unit_test_timeout_secs: float = Field(10.0, gt=0, description="Time limit for one test.")
     unit_test_memory_mb: int = Field(
         1024, ge=64, description="Memory limit for one test, for all its processes together."
     )
     reasoning_format_penalty: float = Field(
-        0.0, description="Reward if think tags are in the answer, whatever the code does."
+        0.0, description="Reward if the answer contains think tags, independently of the code."
     )
     num_fast_tests: int = Field(3, ge=1, description="Number of tests with fast_mode.")
     packages: list[str] = Field(
-        ["numpy"], description="Installed packages that code may import; others are missing."
+        ["numpy"],
+        description="Installed packages that code may import. Other packages are not available.",
     )
     packages_dir: Path | None = Field(
-        None, description="A folder that code may import from, filled by pip install --target."
+        None,
+        description="A folder with packages that code may import, made with pip install --target.",
     )
     unsafe_code: bool = Field(
         False,

@@ -25,7 +25,7 @@ class CoherenceMathConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     profile: ProfileName = Field(
-        "strict", description="v1 or v3: the published rules; strict: without their weaknesses."
+        "strict", description="v1 or v3: the published rules. strict: without their weaknesses."
     )
     alpha_correct: float = Field(1.0, ge=0, description="Weight of a right answer.")
     beta_coherence: float = Field(0.5, ge=0, description="Weight of the group's coherence.")
@@ -33,12 +33,12 @@ class CoherenceMathConfig(ResourcesServerConfig):
         0.3, ge=0, description="Weight of a solution's quality, in v3 and strict."
     )
     agreement_bonus: float = Field(
-        0.2, ge=0, description="Bonus of a right answer in a group that agrees."
+        0.2, ge=0, description="Bonus for a right answer in a group that agrees."
     )
     length_penalty: float = Field(
-        0.001, ge=0, description="Cost of each word, in strict each token, beyond free_words."
+        0.001, ge=0, description="Penalty for each word (in strict, each token) beyond free_words."
     )
-    free_words: int = Field(512, ge=0, description="Length that costs nothing.")
+    free_words: int = Field(512, ge=0, description="Length without a penalty.")
 
     @property
     def weights(self) -> Weights:

@@ -43,30 +43,34 @@ class EquivalenceConfig(JudgeConfig):
 
     judge_model_server: ServerRef | None = Field(
         ServerRef(type="responses_api_models", name="policy_model"),
-        description="The model server that judges; preferably not the policy model.",
+        description="The model server that judges, preferably not the policy model.",
     )
     question_extract_regex: str | None = Field(
-        None, description="Finds the question in the last user message; the last match counts."
+        None,
+        description="Regular expression that finds the question in the last user message. The last"
+        " match counts.",
     )
     response_extract_regex: str | None = Field(
-        None, description="Finds the answer in the last assistant message; the last match counts."
+        None,
+        description="Regular expression that finds the answer in the last assistant message. The"
+        " last match counts.",
     )
     msg_extraction_failure: str = Field(
-        "[NO VALID ANSWER EXTRACTED]", description="The answer where a regex finds none."
+        "[NO VALID ANSWER EXTRACTED]", description="Text for the judge if a regex finds no answer."
     )
     check_twice_swap: bool = Field(
-        False, description="Ask about equal answers again, in the other order."
+        False, description="If the judge finds two answers equal, ask again in the other order."
     )
     reward_if_swap_fails: float = Field(
-        0.0, description="Reward of answers that are equal in one order only."
+        0.0, description="Reward if the judge finds the answers equal in only one order."
     )
     use_per_record_regex: bool = Field(
         True, description="Use the template_metadata.output_regex of a row to find the answer."
     )
     extraction_length_threshold: int | None = Field(
         120,
-        description="If the expected answer is longer, judge the whole response once instead of the"
-        " match of the row's regex.",
+        description="If the expected answer is longer than this, judge the whole response instead"
+        " of the match of the row's regex.",
     )
     check_full_generation_on_fail: bool = Field(
         True, description="Judge the whole response if the match of the row's regex is not equal."

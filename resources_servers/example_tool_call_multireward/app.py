@@ -28,9 +28,9 @@ class Weights(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    correctness: float = Field(THIRD, description="Weight of a call that is the expected one.")
-    schema_valid: float = Field(THIRD, description="Weight of arguments that fit the schema.")
-    format: float = Field(THIRD, description="Weight of an answer that is one call and no text.")
+    correctness: float = Field(THIRD, description="Weight of the component correctness.")
+    schema_valid: float = Field(THIRD, description="Weight of the component schema_valid.")
+    format: float = Field(THIRD, description="Weight of the component format.")
 
 
 class ExampleToolCallMultirewardConfig(ResourcesServerConfig):

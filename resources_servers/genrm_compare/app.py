@@ -37,32 +37,37 @@ FIELDS = ("conversation", "response_1", "response_2", "principle")
 class GenrmCompareConfig(JudgeModelConfig):
     judge_model_server: ServerRef = Field(
         ServerRef(type="responses_api_models", name="policy_model"),
-        description="The model server that judges; preferably not the policy model.",
+        description="The model server that judges, preferably not the policy model.",
     )
     judge_responses_create_params: JsonObject = Field(
         default_factory=lambda: {"temperature": 0.0, "max_output_tokens": 2048},
-        description="Create params of each question to the judge.",
+        description="Request parameters of each question to the judge.",
     )
     judge_prompt_template_fpath: Path | None = Field(
-        None, description="File with {conversation}, {response_1}, {response_2}, {principle}."
+        None,
+        description="File with the prompt, which contains {conversation}, {response_1},"
+        " {response_2}, {principle}.",
     )
     comparison_strategy: Strategy = Field(
-        "circular", description="circular: N comparisons of N responses; all_pairs: each pair."
+        "circular", description="circular: N comparisons of N responses. all_pairs: every pair."
     )
     num_judges_per_comparison: int = Field(
-        1, ge=1, description="Every second judge sees the pair in the other order."
+        1,
+        ge=1,
+        description="Number of questions about each pair. Every second question has the other"
+        " order.",
     )
-    use_tiebreak: bool = Field(True, description="Of equal scores the ranking decides.")
+    use_tiebreak: bool = Field(True, description="Let the ranking decide between equal scores.")
     default_score: float | None = Field(
         None,
-        description="Both scores of a comparison whose judge's answer cannot be read. null: then"
-        " the group has no score, and the same command judges it again.",
+        description="Score of each response if the judge's answer about the pair cannot be read."
+        " null: the group has no score then, and the same command judges it again.",
     )
     group_timeout_s: float = Field(
         600.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Time limit of all comparisons of a group; then it has no score.",
+        description="Time limit of all comparisons of a group. After it, the group has no score.",
     )
 
 

@@ -55,14 +55,14 @@ class GradedAnswersConfig(JudgeModelConfig):
     kind: Kind = Field("simple_qa", description="The benchmark whose prompts and rules are used.")
     judge_model_server: ServerRef | None = Field(
         ServerRef(type="responses_api_models", name="judge"),
-        description="The model server that judges; preferably not the policy model.",
+        description="The model server that judges, preferably not the policy model.",
     )
     judge_responses_create_params: JsonObject = Field(
         default_factory=lambda: {"temperature": 0.0, "max_output_tokens": 4096},
-        description="Create params of each question to the judge.",
+        description="Request parameters of each question to the judge.",
     )
     judge_tries: int = Field(
-        3, ge=1, description="Questions to the judge until its reply can be read."
+        3, ge=1, description="Maximum number of questions to the judge until its reply can be read."
     )
 
 

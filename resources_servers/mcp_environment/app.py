@@ -37,17 +37,22 @@ class McpEnvironmentConfig(ResourcesServerConfig, McpKeys):
     model_config = ConfigDict(extra="forbid")
 
     url: str | None = Field(
-        None, pattern="^https?://", description="The MCP server's endpoint, as http://…/mcp."
+        None,
+        pattern="^https?://",
+        description="The endpoint of a running MCP server, such as http://…/mcp.",
     )
     command: str | list[str] | None = Field(
-        None, description="Or the command that starts it, one process for each rollout."
+        None,
+        description="Or the command that starts the MCP server, with one process for each rollout.",
     )
     cwd: str | None = Field(None, description="Working directory of the command.")
-    auth_token: str | None = Field(None, description="Sent to `url` as a bearer token.")
+    auth_token: str | None = Field(
+        None, description="Token that is sent to `url` as a bearer token."
+    )
     verifier: ServerRef | None = Field(
         None,
-        description="The resources server that verifies, whose tools are offered too. Default:"
-        " rollouts have no reward.",
+        description="The resources server that verifies. Its tools are offered too. Default: none,"
+        " and rollouts have no reward.",
     )
 
     @model_validator(mode="after")

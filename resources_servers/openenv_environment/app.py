@@ -44,31 +44,41 @@ observation."""
 class OpenEnvEnvironmentConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
-    url: str | None = Field(None, pattern="^https?://", description="Base URL of the server.")
+    url: str | None = Field(
+        None, pattern="^https?://", description="Base URL of a running OpenEnv server."
+    )
     folder: str | None = Field(
-        None, description="Or the environment's folder, with its openenv.yaml: it is started here."
+        None,
+        description="Or the folder of the environment, with its openenv.yaml. The environment is"
+        " then started on this machine.",
     )
     interpreter: str | None = Field(
-        None, description="Python that has the packages of `folder`. Default: this one."
+        None,
+        description="Python interpreter with the packages of the environment in `folder`. Default:"
+        " this one.",
     )
     auth_token: str | None = Field(None, description="Sent as a bearer token.")
     reset: JsonObject = Field(
-        {}, description="Arguments of each reset. A row's `reset` adds to it."
+        {}, description="Arguments of each reset. A row's `reset` is added to them."
     )
     deterministic: bool = Field(
         False,
-        description="The same reset and actions always have the same observations. Then actions are"
-        " repeated after a lost connection, and rollouts can be verified again.",
+        description="Set this if the same reset and actions always give the same observations. Then"
+        " actions are repeated after a lost connection, and rollouts can be verified"
+        " again.",
     )
     reward: Literal["last", "sum"] = Field(
-        "last", description="The reward of the last step that has one, or the sum of all."
+        "last",
+        description="last: the reward of the last step that has one. sum: the sum over all steps.",
     )
     no_reward: float | None = Field(
         None,
-        description="Reward of a rollout in which no step had one. null: such a rollout fails.",
+        description="Reward of a rollout in which no step had a reward. null: the rollout fails.",
     )
     timeout_s: float = Field(60.0, gt=0, description="Time limit of one reset or step.")
-    ready_timeout_s: float = Field(120.0, gt=0, description="Time for `folder` to become ready.")
+    ready_timeout_s: float = Field(
+        120.0, gt=0, description="Seconds until the environment in `folder` must be ready."
+    )
 
     @model_validator(mode="after")
     def _has_one_place(self) -> "OpenEnvEnvironmentConfig":

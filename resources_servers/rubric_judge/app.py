@@ -30,7 +30,7 @@ class RubricJudgeConfig(RubricConfig):
 
     judge_model_server: ServerRef | None = Field(
         ServerRef(type="responses_api_models", name="policy_model"),
-        description="The model server that judges; preferably not the policy model.",
+        description="The model server that judges, preferably not the policy model.",
     )
 
 

@@ -18,59 +18,70 @@ class ShellConfig(ContainerConfig, ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     root: Path | None = Field(
-        None, description="A folder with a root file system; by default this machine's programs."
+        None, description="A folder with a root file system. Default: the programs of this machine."
     )
     packages: list[str] = Field(
         ["pytest"], description="Installed Python packages that sessions can import."
     )
     folders: dict[str, str] = Field(
         {},
-        description="Folders of this machine that sessions can read: place there → folder.",
+        description="Folders of this machine that sessions can read, as a mapping of paths in the"
+        " session to folders.",
     )
-    session_time_s: float = Field(3600.0, gt=0, description="A session ends after this long.")
-    memory_mb: int = Field(2048, ge=64, description="Of all processes of a session together.")
+    session_time_s: float = Field(3600.0, gt=0, description="Maximum duration of a session.")
+    memory_mb: int = Field(
+        2048, ge=64, description="Memory limit for all processes of a session together."
+    )
     disk_mb: int = Field(
-        1024, ge=16, description="What a session may write; its files are kept in memory."
+        1024,
+        ge=16,
+        description="Maximum size of the files that a session may write. They are kept in memory.",
     )
-    num_processes: int = Field(256, ge=8, description="Of a session, threads included.")
+    num_processes: int = Field(
+        256, ge=8, description="Maximum number of processes and threads of a session."
+    )
     num_ready: int = Field(
         2,
         ge=0,
         json_schema_extra=OPERATIONAL,
-        description="Sessions that are made ahead, each with a process of 5 MB.",
+        description="Number of sessions that are prepared in advance, each with a process of 5 MB.",
     )
-    command_timeout_s: float = Field(
-        60.0, gt=0, description="Time limit of a command that names none."
+    command_timeout_s: float = Field(60.0, gt=0, description="Default time limit of a command.")
+    max_command_timeout_s: float = Field(
+        600.0, gt=0, description="Longest time limit that a call may set."
     )
-    max_command_timeout_s: float = Field(600.0, gt=0, description="The most that one may name.")
     output_bytes: int = Field(
-        16_000, ge=200, description="Of longer output the policy sees head and tail."
+        16_000,
+        ge=200,
+        description="If an output is longer, the policy sees only its beginning and its end.",
     )
     patch_bytes: int = Field(
-        200_000, ge=0, description="The rollout keeps the patch up to this size; 0: none."
+        200_000, ge=0, description="Maximum size of the patch in the output. 0: no patch."
     )
     max_memory_mb: int = Field(
-        8192, ge=64, description="The most that a task's folder may ask for as memory_mb."
+        8192, ge=64, description="The most memory_mb that a task in Harbor's format may ask for."
     )
     max_disk_mb: int = Field(
-        4096, ge=16, description="The most that a task's folder may ask for as storage_mb."
+        4096, ge=16, description="The most storage_mb that a task in Harbor's format may ask for."
     )
     task_folders: list[str] = Field(
-        [], description="Folders below which rows may name tasks in Harbor's format."
+        [], description="Folders in which rows may name tasks in Harbor's format."
     )
     roots: dict[str, str] = Field(
-        {}, description="Folders with root file systems, by the name of an image: name → folder."
+        {}, description="Folders with root file systems, by the name of an image."
     )
     allowed_hosts: list[str] = Field(
-        [], description="Hosts that a task's folder may let its sessions reach; *.name and * work."
+        [],
+        description="Hosts that sessions may reach if their task allows them too. *.name and * are"
+        " possible.",
     )
     keep_programs: bool = Field(
         False,
-        description="Run the tests of a folder with the programs that the agent has left, as"
-        " Harbor does, even if it has replaced them.",
+        description="Run the tests of a task in Harbor's format with the programs that the agent"
+        " has replaced, as Harbor does.",
     )
     functions_fpath: Path | None = Field(
-        None, description="A Python file of yours with functions that verify, named by rows."
+        None, description="Your Python file with functions that verify. Rows name a function."
     )
 
 

@@ -46,14 +46,17 @@ class StringMatchConfig(ResourcesServerConfig):
         0.0,
         ge=0,
         le=1,
-        description="Reward of a number within about one per cent of the expected one; NeMo Gym's"
-        " is 0.98.",
+        description="Reward for a number that is wrong by about one per cent. NeMo Gym uses 0.98.",
     )
     extraction_mode: ExtractionMode | None = Field(
-        None, description="That of rows without one. Default: regex with a pattern, final_answer."
+        None,
+        description="extraction_mode of rows that have none. Default: regex if there is a pattern,"
+        " else final_answer.",
     )
     extraction_pattern: str | None = Field(
-        None, min_length=1, description="That of rows without one, for extraction_mode regex."
+        None,
+        min_length=1,
+        description="extraction_pattern of rows that have none, for extraction_mode regex.",
     )
     regex_timeout_s: float = Field(
         1.0,

@@ -51,7 +51,9 @@ Basis = Literal["DB", "COMMUNICATE", "ACTION"]
 class Tau2Config(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
-    desk: Literal["airline", "retail"] = Field("airline", description="Whose desk it is.")
+    desk: Literal["airline", "retail"] = Field(
+        "airline", description="The company that the agent works for."
+    )
 
 
 class Action(BaseModel):

@@ -43,7 +43,8 @@ class WorkplaceAssistantConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     data_dir: str | None = Field(
-        None, description="Folder with the CSV files of another office; NeMo Gym's csv_data fits."
+        None,
+        description="Folder with the CSV files of another office, such as NeMo Gym's csv_data.",
     )
 
 

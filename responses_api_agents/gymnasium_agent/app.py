@@ -31,14 +31,17 @@ class GymnasiumAgentConfig(AgentConfig):
         description="The resources server, with the tools and the verifier."
     )
     model_server: ServerRef = Field(description="The model server.")
-    max_steps: int = Field(10, ge=1, description="Most turns of the policy in one game.")
+    max_steps: int = Field(
+        10, ge=1, description="Maximum number of turns of the policy in one game."
+    )
     max_tool_output_chars: int = Field(
-        100_000, ge=1, description="Longer tool outputs are cut, and say so."
+        100_000, ge=1, description="Longer tool outputs are cut, with a note."
     )
     rollout_limits: RolloutBounds | None = Field(
         None,
-        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
-        " incomplete, with reason rollout_limit, and is verified.",
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. When a limit is"
+        " reached, the rollout ends as incomplete with the reason rollout_limit, and is"
+        " verified.",
     )
 
 

@@ -16,38 +16,45 @@ class HarnessAgentConfig(AgentConfig):
     )
     model_server: ServerRef = Field(description="The model server.")
     command: str = Field(
-        "", description="Starts the program, in bash. It finds the task in $TASK and $TASK_FILE."
+        "",
+        description="Bash command that starts the program. The task is in $TASK and $TASK_FILE.",
     )
     resume_command: str = Field(
         "",
-        description="Starts the program again after a kill, in the files of its last snapshot,"
-        " where it continues by itself. Without it, `command` begins anew.",
+        description="Command that continues the program after a kill, with the files of its last"
+        " snapshot. Without this key, `command` starts from the beginning.",
     )
     snapshot_every: int = Field(
-        5, ge=1, description="With resume_command: the calls from one snapshot to the next."
+        5, ge=1, description="With resume_command: number of model calls between two snapshots."
     )
     function: str = Field(
-        "", description="A function of yours in place of a command: `my_harness.py:run`."
+        "", description="Your own function instead of a command: `my_harness.py:run`."
     )
     outside: bool = Field(
         False,
-        description="Run the command outside of the session, on this machine with your rights. It"
-        " works in the session through the tools of the resources server, over MCP at $MCP_URL.",
+        description="Run the command outside of the session, on this machine and with your rights."
+        " It gets the tools of the resources server over MCP at $MCP_URL.",
     )
-    environment: dict[str, str] = Field({}, description="Further environment variables.")
+    environment: dict[str, str] = Field({}, description="Additional environment variables.")
     files: dict[str, str] = Field(
         {},
-        description="Files that are laid out first: path → text, with $OPENAI_BASE_URL etc.",
+        description="Files that are written before the start, as a mapping of paths to texts, which"
+        " may contain $OPENAI_BASE_URL etc.",
     )
-    model_name: str = Field("model", description="The name of the model that the program is given.")
-    time_limit_s: float = Field(1800.0, gt=0, description="After this long the program is killed.")
+    model_name: str = Field("model", description="Name of the model that the program sees.")
+    time_limit_s: float = Field(
+        1800.0, gt=0, description="The program is killed after this many seconds."
+    )
     output_bytes: int = Field(
-        4000, ge=0, description="Of longer output the rollout keeps head and tail."
+        4000,
+        ge=0,
+        description="If the program prints more, only the beginning and the end are kept.",
     )
     rollout_limits: RolloutBounds | None = Field(
         None,
-        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one the"
-        " program gets an error, and the rollout ends incomplete, with reason rollout_limit.",
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. When a limit is"
+        " reached, the program gets an error, and the rollout ends as incomplete with"
+        " the reason rollout_limit.",
     )
     side_calls: SideCalls = Field(
         "other_system_without_tools",
@@ -58,10 +65,15 @@ class HarnessAgentConfig(AgentConfig):
     gateway_host: str = Field(
         "127.0.0.1",
         json_schema_extra=OPERATIONAL,
-        description="Where the gateway listens. A shell on another machine must reach it.",
+        description="Host of the gateway. If the shell runs on another machine, it must be able to"
+        " reach it.",
     )
     gateway_port: int = Field(
-        0, ge=0, le=65535, json_schema_extra=OPERATIONAL, description="Its port; 0: a free one."
+        0,
+        ge=0,
+        le=65535,
+        json_schema_extra=OPERATIONAL,
+        description="Port of the gateway. 0 = a free port.",
     )
 
     @model_validator(mode="after")

@@ -40,24 +40,26 @@ class SimpleAgentConfig(AgentConfig):
     )
     model_server: ServerRef = Field(description="The model server.")
     max_steps: int | None = Field(
-        32, ge=1, description="Most model calls in one rollout; null = 32."
+        32, ge=1, description="Maximum number of model calls in one rollout. null = 32."
     )
     mcp_servers: dict[str, McpServer] = Field(
         {}, description="MCP servers by name, whose tools are offered too: {name: {url: …}}."
     )
     max_tool_output_chars: int = Field(
-        100_000, ge=1, description="Longer tool outputs are cut, and say so."
+        100_000, ge=1, description="Longer tool outputs are cut, with a note."
     )
     user_simulator: UserSimulatorConfig | None = Field(
-        None, description="Who plays the user of the task, if the resources server has users."
+        None,
+        description="How the user of the task is simulated, if the resources server has users.",
     )
     compaction: CompactionConfig | None = Field(
-        None, description="When a long conversation is shortened, and how; by default never."
+        None, description="When and how a long conversation is shortened. Default: never."
     )
     rollout_limits: RolloutBounds | None = Field(
         None,
-        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. Past one it ends"
-        " incomplete, with reason rollout_limit, and is verified.",
+        description="Limits of one rollout: {calls, tokens, cost_usd, seconds}. When a limit is"
+        " reached, the rollout ends as incomplete with the reason rollout_limit, and is"
+        " verified.",
     )
 
     @property

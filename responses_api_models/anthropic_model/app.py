@@ -54,7 +54,7 @@ class AnthropicModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
         "", repr=False, json_schema_extra=OPERATIONAL, description="Sent as a bearer token."
     )
     anthropic_model: str = Field(
-        description="The model's name at the endpoint, where the create params name no other."
+        description="Name of the model at the endpoint. A request's model takes precedence."
     )
     anthropic_version: HeaderValue = Field(
         "2023-06-01", json_schema_extra=OPERATIONAL, description="Version of the API."
@@ -63,27 +63,33 @@ class AnthropicModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
         [], description="Names of beta features to switch on."
     )
     anthropic_default_headers: dict[str, HeaderValue] = Field(
-        {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
+        {},
+        repr=False,
+        json_schema_extra=OPERATIONAL,
+        description="Headers that are added to every request.",
     )
     max_output_tokens: int = Field(
         16_384,
         ge=1,
-        description="max_tokens of requests whose row sets no max_output_tokens, without the budget"
-        " for thinking.",
+        description="Token limit of requests whose row sets none. The budget for thinking is added"
+        " to it.",
     )
     thinking: ThinkingType | None = Field(
         None,
-        description="Form in which a row's reasoning.effort is sent: adaptive or enabled (with a"
-        " budget of tokens); default: by the version in the model's name.",
+        description="Form in which a row's reasoning.effort is sent: adaptive, or enabled (with a"
+        " budget of tokens). Default: by the version in the model's name.",
     )
     prompt_caching: Literal["auto", "all", "off"] = Field(
         "auto",
         json_schema_extra=OPERATIONAL,
-        description="What is written to the prompt cache: tools and system, and the conversation"
-        " where another turn is likely (auto) or always (all).",
+        description="What is written to the prompt cache. auto: tools, system prompt, and the"
+        " conversation if another turn is likely. all: always the conversation too."
+        " off: nothing.",
     )
     cache_ttl: Ttl = Field(
-        "5m", json_schema_extra=OPERATIONAL, description="How long the cache keeps it: 5m or 1h."
+        "5m",
+        json_schema_extra=OPERATIONAL,
+        description="How long the cache keeps a prompt: 5m or 1h.",
     )
     service_tier: str | None = Field(
         None,
@@ -96,7 +102,8 @@ class AnthropicModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
     stream: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Ask for streamed answers, so that no gateway times out during a long one.",
+        description="Request streamed answers, so that gateways do not time out during a long"
+        " answer.",
     )
 
 

@@ -25,15 +25,15 @@ class AzureOpenAIModelConfig(HostedModelConfig):
     azure_endpoint: BaseUrl = Field(
         pattern=r"^[^?]+$",
         json_schema_extra=OPERATIONAL,
-        description="The resource, as https://<name>.openai.azure.com.",
+        description="The Azure resource, such as https://<name>.openai.azure.com.",
     )
     azure_deployment: str = Field(
-        description="The deployment to use if the create params name no other model."
+        description="Name of the deployment. A request's model takes precedence."
     )
     api_version: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="A date such as 2024-10-21 selects the old paths; default: /openai/v1/.",
+        description="A date such as 2024-10-21 selects the older paths. Default: /openai/v1/.",
     )
     api_key: HeaderValue | None = Field(
         None, repr=False, json_schema_extra=OPERATIONAL, description="A key of the resource."
@@ -44,7 +44,8 @@ class AzureOpenAIModelConfig(HostedModelConfig):
     azure_token_command: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="Command that prints a token of Entra ID; run again before it expires.",
+        description="Command that prints a token of Entra ID. It is run again before the token"
+        " expires.",
     )
     use_azure_identity: bool = Field(
         False,

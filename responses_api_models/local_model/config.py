@@ -14,26 +14,33 @@ class LocalModelConfig(ModelConfig):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model_path: str | None = Field(
-        None, description="Qwen3 checkpoint folder, Hugging Face layout; empty: the shipped one."
+        None,
+        description="Folder of a Qwen3 checkpoint in the Hugging Face layout. Empty: the tiny"
+        " model.",
     )
     lora_modules: dict[str, str] = Field(
-        {}, description="LoRA adapters: name → folder; a request's `model` names one."
+        {},
+        description="LoRA adapters, as a mapping of names to folders. A request's `model` selects"
+        " one.",
     )
-    model_name: str = Field("tiny", description="The name that responses give the model.")
-    max_output_tokens: int = Field(256, ge=1, description="Where the create params name no limit.")
-    temperature: float = Field(1.0, ge=0, description="Where the create params name none.")
+    model_name: str = Field("tiny", description="Name of the model in responses.")
+    max_output_tokens: int = Field(256, ge=1, description="Token limit of requests that set none.")
+    temperature: float = Field(1.0, ge=0, description="Temperature of requests that set none.")
     return_token_ids: bool = Field(
-        False, description="Give token ids and log-probs without being asked."
+        False, description="Return token ids and log-probs with every response."
     )
     resume_turns: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Continue from the tokens of a stopped turn when it is asked for again.",
+        description="If a turn was stopped and is requested again, continue from its tokens.",
     )
     num_threads: int = Field(
-        1, ge=1, json_schema_extra=OPERATIONAL, description="Responses generated at a time."
+        1,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Number of responses that are generated at the same time.",
     )
-    weight_sync: WeightSync | None = Field(None, description="Follow the weights of a trainer.")
+    weight_sync: WeightSync | None = Field(None, description="Load new weights from a trainer.")
 
     @model_validator(mode="after")
     def _can_follow(self) -> Self:

@@ -15,19 +15,23 @@ from rollout_kit.serving.service import OPERATIONAL
 
 class OpenAIModelConfig(HostedModelConfig):
     openai_base_url: BaseUrl = Field(
-        json_schema_extra=OPERATIONAL, description="The endpoint, most often ending in /v1."
+        json_schema_extra=OPERATIONAL, description="URL of the endpoint, which usually ends in /v1."
     )
     openai_api_key: HeaderValue = Field(
         "", repr=False, json_schema_extra=OPERATIONAL, description="Sent as a bearer token."
     )
     openai_organization: str | None = Field(
-        None, json_schema_extra=OPERATIONAL, description="Who is billed, where a key has several."
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="Organization that is billed, if the key belongs to several.",
     )
     openai_project: str | None = Field(
-        None, json_schema_extra=OPERATIONAL, description="For which of its projects."
+        None,
+        json_schema_extra=OPERATIONAL,
+        description="Project that is billed, if the key belongs to several.",
     )
     openai_model: str = Field(
-        description="The model's name at the endpoint, where the create params name no other."
+        description="Name of the model at the endpoint. A request's model takes precedence."
     )
 
 

@@ -100,47 +100,65 @@ class SimulatedModelConfig(ModelConfig):
     # pydantic before 2.10 reserves every name that begins with model_
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    model_name: str = Field("simulated", description="The name that responses give the model.")
-    seed: int = Field(0, description="Other seed, other draws; same seed and requests, the same.")
+    model_name: str = Field("simulated", description="Name of the model in responses.")
+    seed: int = Field(
+        0,
+        description="Seed of the answers and faults. The same seed and requests give the same"
+        " answers and faults.",
+    )
 
     answer: Literal["echo", "text", "script", "commands"] = Field(
-        "echo", description="The last user message, `text`, or what `script_jsonl_fpath` has."
+        "echo",
+        description="Kind of answer. echo: the last user message. text: the key text. script and"
+        " commands: from script_jsonl_fpath.",
     )
-    text: str = Field("This is a simulated answer.", description="What `answer: text` says.")
+    text: str = Field("This is a simulated answer.", description="The answer with `answer: text`.")
     script_jsonl_fpath: str | None = Field(
-        None, description="Rows whose gold answer is given to their prompt; `answer: script`."
+        None,
+        description="With `answer: script`: file of rows. The answer to a prompt is the gold answer"
+        " of its row.",
     )
     last_command: str = Field(
-        "", description="With `answer: commands`, a command after those of the row."
+        "",
+        description="With `answer: commands`: an additional command after the row's last command.",
     )
     accuracy: float = Field(
-        1.0, ge=0, le=1, description="Of scripted answers, how many are the row's own."
+        1.0, ge=0, le=1, description="Share of right answers with `answer: script`."
     )
     answer_template: str = Field(
-        "{answer}", description="Around a row's expected_answer, where it has no gold_output."
+        "{answer}",
+        description="Text around a row's expected_answer, if the row has no gold_output.",
     )
     num_tool_turns: int = Field(
-        0, ge=0, description="Turns that call each offered tool once, before the answer."
+        0,
+        ge=0,
+        description="Number of turns before the answer in which each offered tool is called once.",
     )
     output_tokens: int | LogNormal | None = Field(
-        None, description="Shorter answers are padded in front; four characters are a token."
+        None,
+        description="Length of answers. Shorter answers are padded at the beginning. Four"
+        " characters count as a token.",
     )
     max_context_tokens: int | None = Field(
-        None, ge=1, description="Longer prompts are refused as vLLM does."
+        None, ge=1, description="Maximum length of a prompt. Longer prompts are refused as by vLLM."
     )
     return_token_ids: bool = Field(
-        False, description="Give token ids and log-probs without being asked."
+        False, description="Return token ids and log-probs with every response."
     )
 
-    latency_s: float | LogNormal = _operational(0.0, "From a request's turn to its first token.")
-    per_output_token_s: float = _operational(0.0, "For each token of the answer, on top.", ge=0)
-    rate_limit: RateLimit | None = _operational(None, "What gets a 429; clients are not told.")
-    refuse_above: int | None = _operational(
-        None, "More requests than this at a time get a 429.", ge=1
+    latency_s: float | LogNormal = _operational(0.0, "Time until the first token of an answer.")
+    per_output_token_s: float = _operational(
+        0.0, "Further time for each token of the answer.", ge=0
     )
-    faults: list[Fault] = _operational([], "The first that strikes a request is taken.")
+    rate_limit: RateLimit | None = _operational(None, "Requests above this rate get a 429.")
+    refuse_above: int | None = _operational(
+        None, "With more requests than this at a time, further ones get a 429.", ge=1
+    )
+    faults: list[Fault] = _operational(
+        [], "Faults that are drawn for each request. The first that strikes is used."
+    )
     endpoint_port: int | None = _operational(
-        None, "One more port on loopback, shared by all workers.", ge=1, le=65535
+        None, "Further port on 127.0.0.1 that all workers share.", ge=1, le=65535
     )
 
     @model_validator(mode="after")

@@ -38,10 +38,10 @@ CANNOT = (
 
 
 class TrainerModelConfig(ModelConfig):
-    model_name: str = Field("policy", description="The name that responses give the model.")
-    temperature: float = Field(1.0, ge=0, description="Where the create params name none.")
+    model_name: str = Field("policy", description="Name of the model in responses.")
+    temperature: float = Field(1.0, ge=0, description="Temperature of requests that set none.")
     max_output_tokens: int | None = Field(
-        None, ge=1, description="Where the create params name no limit; empty: the trainer's."
+        None, ge=1, description="Token limit of requests that set none. Empty: the trainer's."
     )
     resume_turns: bool = Field(
         False,

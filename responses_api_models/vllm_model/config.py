@@ -30,24 +30,24 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
     base_url: str | list[str] | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="URLs of vLLM servers that already run; then none is started.",
+        description="URLs of running vLLM servers. No vLLM is started then.",
     )
     api_key: str | None = Field(
         None,
         repr=False,
         json_schema_extra=OPERATIONAL,
-        description="Key that the vLLM servers ask for.",
+        description="API key that the vLLM servers require.",
     )
     num_replicas: int = Field(
-        1, ge=1, json_schema_extra=OPERATIONAL, description="vLLM servers to start."
+        1, ge=1, json_schema_extra=OPERATIONAL, description="Number of vLLM servers to start."
     )
     vllm_executable: str = Field(
         "vllm",
         json_schema_extra=OPERATIONAL,
-        description="Command that starts vLLM; may be in another environment.",
+        description="Command that starts vLLM. It may be in another Python environment.",
     )
     extra_args: list[str] | JsonObject = Field(
-        [], description="Further arguments of `vllm serve`, passed on unchecked."
+        [], description="Additional arguments of `vllm serve`, which are not checked."
     )
     lora_modules: Any = Field(
         None, description="LoRA adapters: name → path; a request's `model` names one."
@@ -98,7 +98,7 @@ class VllmModelConfig(VllmOptions):  # type: ignore[misc, valid-type]
         " message before it.",
     )
 
-    weight_sync: WeightSync | None = Field(None, description="Follow the weights of a trainer.")
+    weight_sync: WeightSync | None = Field(None, description="Load new weights from a trainer.")
     rl: bool = Field(
         False,
         description="Set what a training loop needs: token ids with the log-probs of the sampled"

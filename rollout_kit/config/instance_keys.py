@@ -33,25 +33,27 @@ class CommonKeys(BaseModel):
     placement: str | None = Field(
         default=None,
         description="Where the server runs. local: in the process of the command. process: in a"
-        " separate process. ray: on a node of a Ray cluster. You can also give the URL of a server"
-        " that runs.",
+        " separate process. ray: on a node of a Ray cluster. You can also give the URL"
+        " of a running server.",
     )
     host: str | None = Field(default=None, description="Address to listen on. null = default_host.")
     port: int | None = Field(
         default=None, ge=0, le=65535, description="Port to listen on. null or 0 = a free one."
     )
-    num_workers: int = Field(default=1, ge=1, description="Processes of the server.")
+    num_workers: int = Field(default=1, ge=1, description="Number of processes of the server.")
     process: str | None = Field(
-        default=None, description="Servers with the same name here share one process."
+        default=None, description="Name of a process. Servers with the same name share one process."
     )
     env: dict[str, str] = Field(
         default={},
-        description="Environment variables of the server's process, besides the usual ones.",
+        description="Additional environment variables of the server's process.",
     )
-    python: str | None = Field(default=None, description="Interpreter of the server's process.")
+    python: str | None = Field(
+        default=None, description="Python interpreter of the server's process."
+    )
     token: str | None = Field(
         default=None,
-        description="Secret that requests to the server must carry, if it is not of this run.",
+        description="Secret token that the server requires, if it does not belong to this run.",
     )
     entrypoint: str | None = Field(
         default=None, description="File with the server's class, in its folder. null = app.py."
@@ -59,12 +61,14 @@ class CommonKeys(BaseModel):
     datasets: list[JsonObject] = Field(
         default=[], description="Files of tasks, for +dataset= and ng_prepare_data."
     )
-    num_gpus: float | None = Field(default=None, ge=0, description="ray: GPUs of each replica.")
+    num_gpus: float | None = Field(
+        default=None, ge=0, description="With ray: number of GPUs of each replica."
+    )
     num_cpus: float | None = Field(
-        default=None, ge=0, description="ray: CPU cores of each replica."
+        default=None, ge=0, description="With ray: number of CPU cores of each replica."
     )
     resources: dict[str, float] = Field(
-        default={}, description="ray: other resources of each replica, by name."
+        default={}, description="With ray: other resources of each replica, by name."
     )
 
     @field_validator("placement")

@@ -44,7 +44,9 @@ class Command(CommandKeys):
     has_servers: ClassVar[bool] = True
     """Whether the configuration of servers is a part of the command's own."""
 
-    config_paths: list[str] = Field([], description="YAML files to merge, lowest first.")
+    config_paths: list[str] = Field(
+        [], description="YAML files to merge. Later files take precedence."
+    )
     json_output: bool = Field(False, alias="json", description="Print JSON instead of text.")
 
 
@@ -135,18 +137,20 @@ class CheckoutConfig(CommandKeys):
 
     nemo_gym: Path | None = Field(
         None,
-        description="Checkout of NeMo Gym, for its YAML, servers and files. installed:<python> is"
-        " the NeMo Gym of an interpreter. Default: the working directory, if it is a checkout.",
+        description="Checkout of NeMo Gym, for its YAML, servers and files. installed:<python>"
+        " names an interpreter with an installed NeMo Gym. Default: the working"
+        " directory, if it is a checkout.",
     )
     nemo_gym_code: list[str] | str = Field(
         [],
-        description="Servers to take from the checkout though this toolkit has them: names of"
+        description="Servers that run NeMo Gym's code although rollout_kit has its own: names of"
         " implementations or instances, or all.",
     )
     nemo_gym_python: str | None = Field(
         None,
-        description="Interpreter that has what the checkout's servers need. Default: the one of"
-        " installed:<python>, or else an environment that is made once for them.",
+        description="Python interpreter with the packages that the checkout's servers need."
+        " Default: the interpreter of installed:<python>, or else an environment that"
+        " is made once.",
     )
     python_version: str | None = Field(
         None,
@@ -154,7 +158,7 @@ class CheckoutConfig(CommandKeys):
         " 3.13, or a path. Default: the version that NeMo Gym asks for.",
     )
     install: bool = Field(
-        False, description="Make the environments that are missing, with uv, from the network."
+        False, description="Create missing Python environments with uv, which downloads packages."
     )
 
 
@@ -164,8 +168,9 @@ class ServersConfig(CheckoutConfig):
     max_restarts: int = Field(
         5,
         ge=0,
-        description="Give up on a server after this many failed starts in a row, or six times as"
-        " many deaths just after a start. 0 = after the first.",
+        description="Give up on a server after this many failed starts in a row. If a server dies"
+        " just after its start, this counts as a sixth of a failed start. 0 = after the"
+        " first.",
     )
     ready_timeout_s: float = Field(600, gt=0, description="Time for all servers to become ready.")
     log_dir: Path | None = Field(
@@ -174,37 +179,40 @@ class ServersConfig(CheckoutConfig):
     auth_token: str | None = Field(
         None,
         min_length=16,
-        description="Secret of a run, for servers that listen beyond this machine and for ng_stop."
-        " Set it in env.yaml. Default: a new one, in a file that only you can read.",
+        description="Secret token of the run, for servers that other machines can reach, and for"
+        " ng_stop. Set it in env.yaml. Default: a new token, in a file that only you"
+        " can read.",
     )
     ray_address: str | None = Field(
         None,
         description="Address of the Ray cluster for placement: ray and executor=ray, such as"
-        " head:6379 or auto. null = a new one on this machine, for the time of the run.",
+        " head:6379 or auto. null = start a cluster on this machine for the time of the"
+        " run.",
     )
     record: Path | None = Field(
         None, description="Folder in which to record each call to a model or a tool."
     )
     replay: Path | None = Field(
         None,
-        description="Folder of recorded calls to replay, without calling models. With record too,"
-        " calls that are missing are sent and recorded.",
+        description="Folder of recorded calls to replay, without calling models. If you also set"
+        " record, missing calls are sent and recorded.",
     )
     batch: bool = Field(
         False,
-        description="Have the hosted models answer in batches, at the lower price of batches, as"
-        " the key batch of a model server does. Rollouts wait for hours.",
+        description="Let all hosted models answer in batches, at a lower price. Rollouts may wait"
+        " for hours. The key batch of a model server does the same for one model.",
     )
     cheapest: bool = Field(
         False,
-        description="Have each request of the hosted models take the cheapest way that their prices"
-        " have: batches, the service tier flex, cached prompts. The plan says which way and why.",
+        description="Send each request to a hosted model in the cheapest way: in a batch, with the"
+        " service tier flex, or with cached prompts. The plan shows which way is used,"
+        " and why.",
     )
     mcp: str | None = Field(
         None,
         min_length=1,
-        description="MCP server whose tools every agent gets: its URL, or the command that starts"
-        " it for each rollout.",
+        description="MCP server whose tools every agent gets, as a URL, or as a command that is"
+        " started for each rollout.",
     )
     openenv: bool = Field(
         False,
@@ -213,7 +221,7 @@ class ServersConfig(CheckoutConfig):
     )
     unsafe_code: bool = Field(
         False,
-        description="Run model-written code even where the sandbox cannot isolate it, with all"
+        description="Run code from a model even if the sandbox does not work. The code then has all"
         " rights of the server.",
     )
 
@@ -313,13 +321,13 @@ class GroupsConfig(CommandKeys):
         " them. partial: score the others. drop: do not score them.",
     )
     min_members: int = Field(
-        2, ge=1, description="partial: score groups with at least this many rollouts."
+        2, ge=1, description="With partial: score only groups with at least this many rollouts."
     )
     group_deadline_s: float | None = Field(
         None,
         gt=0,
-        description="partial and drop: wait this long for the rest of a group after its first"
-        " rollout. null = until each has ended.",
+        description="With partial and drop: seconds to wait for the rest of a group after its first"
+        " rollout. null = until all of them have ended.",
     )
     verify_group_timeout_s: float = Field(
         600, gt=0, description="Time limit of the verification of one group."
@@ -342,7 +350,7 @@ class ProducingConfig(CommandKeys):
     """How often the tasks are gone through, and where their groups go."""
 
     epochs: int | None = Field(
-        1, ge=1, description="How often to go through the tasks. null = without an end."
+        1, ge=1, description="How many times to go through the tasks. null = without end."
     )
     longest_first: bool = Field(
         False,
@@ -350,20 +358,20 @@ class ProducingConfig(CommandKeys):
     )
     task_policy: str | JsonObject = Field(
         "uniform",
-        description="Which tasks an epoch has, by their rewards: uniform, later, band, thompson,"
-        " ucb or curriculum, or an object with the name and its numbers.",
+        description="How the tasks of an epoch are chosen by their rewards: uniform, later, band,"
+        " thompson, ucb or curriculum, or an object with the name and its numbers.",
     )
     mix: Path | None = Field(
         None,
-        description="YAML with several inputs, each with its weight, agent and parameters, for a"
-        " training. It replaces input_jsonl_fpath, and needs a buffer.",
+        description="For a training: YAML with several inputs, each with its weight, agent and"
+        " parameters. Use it instead of input_jsonl_fpath. It needs a buffer.",
     )
     eval: Path | None = Field(
         None,
-        description="YAML with sets of held-out tasks, which are answered at fixed versions of the"
-        " weights during a training.",
+        description="For a training: YAML with sets of held-out tasks, which are evaluated every"
+        " eval_every versions of the weights.",
     )
-    eval_every: int = Field(20, ge=1, description="Versions from one evaluation to the next.")
+    eval_every: int = Field(20, ge=1, description="Number of versions between two evaluations.")
     teacher: str | None = Field(
         None,
         description="Model server whose log-probs of the sampled tokens are stored with each"
@@ -371,11 +379,11 @@ class ProducingConfig(CommandKeys):
     )
     buffer: str | None = Field(
         None,
-        description="Buffer that a trainer takes groups from: memory, redis://…/NAME, ray://…/NAME"
-        " or http://…, with its policy: ?batch=32&staleness=1.",
+        description="URL of the buffer from which a trainer takes groups: memory, redis://…/NAME,"
+        " ray://…/NAME or http://…, with its policy: ?batch=32&staleness=1.",
     )
     buffer_port: int = Field(
-        0, ge=0, le=65535, description="Port of a buffer in memory. 0 takes a free one."
+        0, ge=0, le=65535, description="Port of a buffer in memory. 0 = a free port."
     )
 
     @model_validator(mode="after")
@@ -409,20 +417,28 @@ class SimulateTrainerConfig(Command):
     has_servers: ClassVar[bool] = False
 
     buffer: str = Field(description="Buffer to take groups from: redis://…, ray://… or http://….")
-    batch: int | None = Field(None, ge=1, description="Groups of a step. Default: the buffer's.")
-    steps: int | None = Field(None, ge=1, description="Steps to take. null = until none will come.")
+    batch: int | None = Field(
+        None, ge=1, description="Number of groups of a step. Default: the buffer's."
+    )
+    steps: int | None = Field(
+        None, ge=1, description="Number of steps. null = until the buffer is finished."
+    )
     step_s: float = Field(1.0, ge=0, description="Time of a step, in seconds.")
     sync_s: float = Field(
         0.0, ge=0, description="Time after a step until the servers have its weights."
     )
     max_staleness: int | None = Field(
-        None, ge=0, description="Drop groups that are staler. Default: the buffer's."
+        None,
+        ge=0,
+        description="Drop groups that are more than this many steps old. Default: the buffer's.",
     )
     max_wait_s: float | None = Field(
-        None, gt=0, description="End where a batch takes longer. null = wait."
+        None, gt=0, description="End if a batch takes longer than this. null = wait."
     )
-    finish: bool = Field(True, description="Let the collection end, as you need nothing more.")
-    auth_token: str | None = Field(None, description="Secret of the run, beyond this machine.")
+    finish: bool = Field(True, description="At the end, let the collection end too.")
+    auth_token: str | None = Field(
+        None, description="Secret token of the run, needed from another machine."
+    )
 
 
 class SimulateTrainingConfig(Command):
@@ -431,36 +447,45 @@ class SimulateTrainingConfig(Command):
     has_servers: ClassVar[bool] = False
 
     input_jsonl_fpath: Path = Field(description="Recorded rollouts: 200 or more, with their turns.")
-    limit: int = Field(10_000, ge=1, description="Rollouts of the file that are read.")
-    num_replicas: int = Field(1, ge=1, description="Replicas of the model server.")
+    limit: int = Field(10_000, ge=1, description="Number of rollouts to read from the file.")
+    num_replicas: int = Field(1, ge=1, description="Number of replicas of the model server.")
     places: int | None = Field(
         None,
         ge=1,
-        description="Calls that a replica computes at a time, as num_threads of local_model."
-        " null = all of them, and each is slower the more there are, as with vLLM.",
+        description="Number of calls that a replica computes at a time, such as num_threads of"
+        " local_model. null = all calls at once, each slower the more there are, as"
+        " with vLLM.",
     )
-    recorded_replicas: int = Field(1, ge=1, description="Replicas when the file was recorded.")
+    recorded_replicas: int = Field(
+        1, ge=1, description="Number of replicas when the file was recorded."
+    )
     recorded_places: int | None = Field(
-        None, ge=1, description="Their places then. Default: those of places."
+        None,
+        ge=1,
+        description="Value of places when the file was recorded. Default: the same as places.",
     )
     token_s: float | None = Field(
-        None, gt=0, description="Seconds of a token of a sequence. Default: as recorded."
+        None, gt=0, description="Seconds per token of a sequence. Default: as recorded."
     )
-    batch: int = Field(32, ge=1, description="Groups of a step.")
+    batch: int = Field(32, ge=1, description="Number of groups of a step.")
     num_repeats: int | None = Field(
-        None, ge=1, description="Rollouts of a group. Default: as recorded."
+        None, ge=1, description="Number of rollouts of a group. Default: as recorded."
     )
-    staleness: int = Field(1, ge=0, description="Steps that the weights behind a group may be old.")
+    staleness: int = Field(1, ge=0, description="How many steps old the weights of a group may be.")
     filters: list[str] = Field([], description="Groups that the buffer drops: zero_variance.")
-    num_samples_in_parallel: int = Field(64, ge=1, description="Most rollouts in flight.")
+    num_samples_in_parallel: int = Field(
+        64, ge=1, description="Maximum number of rollouts in flight."
+    )
     step_s: float = Field(60.0, ge=0, description="Time of a step of the trainer, in seconds.")
     sync_s: float = Field(
         0.0, ge=0, description="Time after a step until the servers have its weights."
     )
-    steps: int = Field(20, ge=1, description="Steps to predict.")
-    replica_usd: float = Field(0.0, ge=0, description="Dollars for an hour of a replica.")
-    trainer_usd: float = Field(0.0, ge=0, description="Dollars for an hour of the trainer.")
-    seed: int = Field(0, description="Draws other groups.")
+    steps: int = Field(20, ge=1, description="Number of steps to predict.")
+    replica_usd: float = Field(0.0, ge=0, description="Price of a replica per hour, in US dollars.")
+    trainer_usd: float = Field(
+        0.0, ge=0, description="Price of the trainer per hour, in US dollars."
+    )
+    seed: int = Field(0, description="Seed for drawing groups.")
 
 
 class ClusterConfig(CommandKeys):
@@ -476,7 +501,10 @@ class ClusterConfig(CommandKeys):
     )
 
     worker_lease_s: float = Field(
-        15.0, gt=0, description="A worker that was silent for this long is lost."
+        15.0,
+        gt=0,
+        description="If a worker gives no sign of life for this many seconds, it is treated as"
+        " dead.",
     )
 
     shard: Shard | None = Field(
@@ -512,21 +540,24 @@ class CtlConfig(Command):
 
     has_servers: ClassVar[bool] = False
     output_jsonl_fpath: Path | None = Field(
-        None, description="Output of the collection to steer, where several run."
+        None, description="Output of the collection to control, if several run."
     )
-    run_id: str | None = Field(None, description="Its id, or the start of it, as listed.")
+    run_id: str | None = Field(
+        None, description="Id of the collection in the list, or the beginning of the id."
+    )
     head_server: HeadServerConfig = Field(
         default_factory=HeadServerConfig,
         description="Given: the collections on the machine of this ng_run, not on this one.",
     )
     auth_token: str | None = Field(
-        None, description="Secret of that ng_run, if it is not in this user's token file."
+        None, description="Secret token of that ng_run, if it is not in this user's token file."
     )
     parallelism: Parallelism | None = Field(
         None, description="Rollouts in flight: an int, `auto`, or `min-start-max`."
     )
     paused: bool | None = Field(
-        None, description="true (or the word pause): start nothing more. false (resume): continue."
+        None,
+        description="true (or pause): start no more rollouts. false (or resume): continue.",
     )
     max_cost_usd: float | None = Field(
         None, description="Cost limit of the run, in US dollars. null = none."
@@ -535,22 +566,27 @@ class CtlConfig(Command):
         None, description="Limit on the tokens of the run. null = none."
     )
     max_minutes: float | None = Field(
-        None, description="Start nothing more this many minutes after the start. null = no limit."
+        None,
+        description="Start no more rollouts this many minutes after the start. null = no limit.",
     )
     cancel: str | list[str] | None = Field(
         None,
-        description="Cancel rollouts in flight, as <task_id>:<rollout_index>: they are owed again.",
+        description="Cancel rollouts in flight, given as <task_id>:<rollout_index>. They are"
+        " collected again later.",
     )
-    drop: bool = Field(False, description="Record what is cancelled as failed, for good.")
+    drop: bool = Field(
+        False,
+        description="Record cancelled rollouts as failed, so that they are not collected again.",
+    )
     requeue: str | list[str] | None = Field(
-        None, description="Start rollouts again that are in flight, or were cancelled."
+        None, description="Start rollouts again that are in flight or were cancelled."
     )
     stop: bool = Field(
-        False, description="End the run (or the word stop): what is in flight may finish."
+        False, description="true (or the word stop): end the run. Rollouts in flight may finish."
     )
-    now: bool = Field(False, description="With stop: cancel what is in flight.")
-    wait: bool = Field(False, description="With pause: return once nothing is in flight.")
-    dry_run: bool = Field(False, description="Say what would change, and change nothing.")
+    now: bool = Field(False, description="With stop: cancel rollouts in flight.")
+    wait: bool = Field(False, description="With pause: return when nothing is in flight.")
+    dry_run: bool = Field(False, description="Print what would change, without changing it.")
 
 
 NO_KNOBS = frozenset(
@@ -568,7 +604,9 @@ class ReadingCommand(Command):
 
     has_servers: ClassVar[bool] = False
     inputs: list[str] = Field(
-        [], description="Files of rollouts, or folders with such files. Also as plain words."
+        [],
+        description="Files of rollouts, or folders with such files. You can also give them without"
+        " inputs=.",
     )
 
 
@@ -576,7 +614,7 @@ class OfInputCommand(ReadingCommand):
     """Keys of the commands that can leave out the rollouts of other inputs."""
 
     input_jsonl_fpath: Path | None = Field(
-        None, description="Tasks: only their rollouts count. An output may hold rollouts of others."
+        None, description="Use only rollouts of the tasks in this file."
     )
 
 
@@ -596,7 +634,7 @@ class CompareConfig(OfInputCommand):
     """ng_compare: compare files of rollouts task by task."""
 
     where: str | None = Field(
-        None, description="Compare rollouts for which this holds: finish_reason == 'stop'."
+        None, description="Compare only rollouts that match this filter: finish_reason == 'stop'."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
     paper: Path | None = PAPER
@@ -606,11 +644,11 @@ class CompareConfig(OfInputCommand):
 class CheckRolloutsConfig(ReadingCommand):
     """ng_check_rollouts: find rollouts whose reward cannot be trusted."""
 
-    ignore: list[str] = Field([], description="Checks that are not made, by their names.")
+    ignore: list[str] = Field([], description="Names of checks to leave out.")
     verdicts_fpath: Path | None = Field(
-        None, description="JSONL file to write: one line a rollout, with all that was found in it."
+        None, description="JSONL file to write, with one line per rollout and all its findings."
     )
-    num_examples: int = Field(3, ge=0, description="Examples that are shown of each finding.")
+    num_examples: int = Field(3, ge=0, description="Number of examples shown for each finding.")
     max_unhealthy_fraction: float | None = Field(
         None, ge=0, le=1, description="Exit 1 if more than this share of the rollouts is unhealthy."
     )
@@ -620,15 +658,15 @@ class JudgeAgreementConfig(OfInputCommand):
     """ng_judge_agreement: how far judges agree with each other, and with people's labels."""
 
     where: str | None = Field(
-        None, description="Count rollouts for which this holds: agent == 'essay_agent'."
+        None, description="Count only rollouts that match this filter: agent == 'essay_agent'."
     )
     labels: dict[str, str] = Field(
         {},
-        description="Label → what it says of a criterion: +labels.good=correct=yes. A label such as"
-        " correct=yes or clear=4 needs no entry.",
+        description="What your labels mean for a criterion: +labels.good=correct=yes. Labels such"
+        " as correct=yes or clear=4 need no entry.",
     )
     weights: Literal["linear", "quadratic"] = Field(
-        "quadratic", description="How much a difference on a scale counts in kappa."
+        "quadratic", description="How kappa weights a difference on a scale."
     )
 
 
@@ -636,34 +674,45 @@ class CheckOverlapConfig(ReadingCommand):
     """ng_check_overlap: find rows of benchmarks in rows to train on."""
 
     inputs: list[str] = Field(
-        [], description="JSONL files to train on, in any format. Also as plain words."
+        [],
+        description="JSONL files with training data, in any format. You can also give them without"
+        " inputs=.",
     )
     dataset: str | list[str] = Field(
-        [], description="Datasets to train on, by name: [dapo_math_17k,gsm8k_train]."
+        [], description="Names of training datasets: [dapo_math_17k,gsm8k_train]."
     )
     benchmark: str | list[str] = Field(
         [], description="Benchmarks, by name or by the path of a definition: [gsm8k,math_500]."
     )
     against: str | list[str] = Field(
-        [], description="Files of tasks that must not be trained on, such as a test set of yours."
+        [],
+        description="Files of tasks that must not be in the training data, such as your test set.",
     )
     min_share: float = Field(
-        0.0, ge=0, le=1, description="Share of a row's runs of 13 words from which on it counts."
+        0.0,
+        ge=0,
+        le=1,
+        description="A row counts as found if at least this share of its sequences of 13 words is"
+        " found.",
     )
     max_overlap: float | None = Field(
         None, ge=0, le=1, description="Exit 1 if more than this share of a benchmark was found."
     )
     clean_fpath: Path | None = Field(
-        None, description="JSONL file to write: the rows without text of a benchmark."
+        None,
+        description="JSONL file to write, with the training rows that contain no text of a"
+        " benchmark.",
     )
-    num_examples: int = Field(3, ge=0, description="Examples that are shown of each benchmark.")
+    num_examples: int = Field(3, ge=0, description="Number of examples shown for each benchmark.")
 
 
 class BranchConfig(ReadingCommand):
     """ng_branch: make tasks that begin in the middle of stored rollouts."""
 
-    turn: int = Field(ge=1, description="The first turn that is asked again. Turns count from 1.")
-    where: str | None = Field(None, description="Only rollouts for which this holds.")
+    turn: int = Field(
+        ge=1, description="The first turn that the model is asked again. Turns are counted from 1."
+    )
+    where: str | None = Field(None, description="Use only rollouts that match this filter.")
     output_jsonl_fpath: Path = Field(description="File for the tasks.")
 
 
@@ -671,46 +720,55 @@ class ScanConfig(ReadingCommand):
     """ng_scan: look for what went wrong inside rollouts: loops, edited tests, refusals, yours."""
 
     scanner: str | list[str] = Field(
-        [], description="Ready scanners, by name. Without any scanner all of them look."
+        [],
+        description="Names of built-in scanners. If you name no scanner at all, all of them are"
+        " used.",
     )
     regex: dict[str, str] = Field(
-        {}, description="Name → regular expression: +regex.reset='[Cc]onnection reset'."
+        {}, description="Your scanners by regular expression: +regex.reset='[Cc]onnection reset'."
     )
     rule: dict[str, str] = Field(
         {},
-        description='Name → filter over turns: +rule.late="any(error and seconds > 60)".',
+        description='Your scanners by a filter over turns: +rule.late="any(error and seconds >'
+        ' 60)".',
     )
     function: dict[str, str] = Field(
         {},
-        description="Name → FILE.py:FUNCTION, which sees a rollout: +function.mine=checks.py:find.",
+        description="Your scanners by a function that gets a rollout:"
+        " +function.mine=checks.py:find.",
     )
     question: dict[str, str] = Field(
         {},
-        description="Name → question to a model: +question.cheats='Does the agent edit a test?'.",
+        description="Your scanners by a question to a model: +question.cheats='Does the agent edit"
+        " a test?'.",
     )
     question_model: str | None = Field(
         None,
         description="For question: a provider's model (openai/gpt-5-mini), the URL of an endpoint,"
         " or a YAML file with a model server.",
     )
-    num_samples_in_parallel: int = Field(16, ge=1, description="For question: requests in flight.")
+    num_samples_in_parallel: int = Field(
+        16, ge=1, description="For question: maximum number of requests in flight."
+    )
     max_cost_usd: float | None = Field(
-        None, gt=0, description="For question: stop when it has cost this many US dollars."
+        None, gt=0, description="For question: cost limit in US dollars."
     )
     stop_early: bool = Field(
-        True, description="For question: stop if the first answers all fail alike."
+        True, description="For question: stop if the first requests all fail with the same error."
     )
-    where: str | None = Field(None, description="Scan only rollouts for which this holds.")
+    where: str | None = Field(None, description="Scan only rollouts that match this filter.")
     labels: dict[str, str] = Field(
         {},
-        description="Label → what it says of a scanner: +labels.bad=loop=yes. A label such as"
-        " loop=yes or loop=no needs no entry.",
+        description="What your labels mean for a scanner: +labels.bad=loop=yes. Labels such as"
+        " loop=yes or loop=no need no entry.",
     )
-    num_examples: int = Field(3, ge=0, description="Examples that are shown of each scanner.")
+    num_examples: int = Field(3, ge=0, description="Number of examples shown for each scanner.")
     time_limit_s: float = Field(
-        10.0, gt=0, description="CPU time for one rollout, after which a scanner is stopped."
+        10.0, gt=0, description="CPU time after which a scanner is stopped, for one rollout."
     )
-    dry_run: bool = Field(False, description="Say what would be scanned and asked. Scan nothing.")
+    dry_run: bool = Field(
+        False, description="Print what would be scanned and asked, without scanning."
+    )
 
 
 class MergeConfig(ReadingCommand):
@@ -718,7 +776,9 @@ class MergeConfig(ReadingCommand):
 
     output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
     input_jsonl_fpath: Path | None = Field(
-        None, description="Tasks: write the rollouts in their order, and name those without any."
+        None,
+        description="Tasks. The rollouts are written in their order, and tasks without rollouts are"
+        " reported.",
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
 
@@ -727,33 +787,39 @@ class ImportConfig(ReadingCommand):
     """ng_import: make rollouts of the runs of other tools: inspect, Harbor, verifiers and more."""
 
     input_path: Path | None = Field(
-        None, alias="input", description="The file or the folder to read. Also as plain words."
+        None,
+        alias="input",
+        description="The file or the folder to read. You can also give it without input=.",
     )
     output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
     format: str | None = Field(
-        None, description="Read this format only. By default each file's content says what it is."
+        None,
+        description="Read only files of this format. Default: the format is recognized by the"
+        " content.",
     )
     reward_key: str | None = Field(
-        None, description="Score that becomes the reward. By default the first one."
+        None, description="Score that becomes the reward. Default: the first score."
     )
     agent_name: str | None = Field(
         None,
-        description="Agent of the rollouts, whose resources server can verify them again."
-        " By default the agent's name in the other tool.",
+        description="Agent of the rollouts, whose resources server can verify them again. Default:"
+        " the agent's name in the other tool.",
     )
 
 
 class ViewConfig(ReadingCommand):
     """ng_view: look at rollouts in a browser. A folder is searched for files of rollouts."""
 
-    port: int = Field(6300, ge=0, le=65535, description="Port on this machine. 0 takes a free one.")
+    port: int = Field(6300, ge=0, le=65535, description="Port on this machine. 0 = a free port.")
     open_browser: bool = Field(False, alias="open", description="Open the page in a browser.")
     static_fpath: Path | None = Field(
-        None, alias="static", description="Write one HTML file to share, and serve nothing."
+        None, alias="static", description="Write one HTML file to share, instead of serving a page."
     )
-    where: str = Field("", description="Filter that the page begins with: reward < 0.5.")
+    where: str = Field("", description="Filter at the start: reward < 0.5.")
     search: str = Field("", description="Text, or /regular expression/, to find in the lines.")
-    sort: str = Field("", description="Column to sort by. With a - in front, largest first.")
+    sort: str = Field(
+        "", description="Column to sort by. With a leading -, the largest values come first."
+    )
 
 
 class ReweightConfig(ReadingCommand):
@@ -761,8 +827,9 @@ class ReweightConfig(ReadingCommand):
 
     factors: dict[str, float] = Field(
         {},
-        description="Factor of each component: {coherence: 2}. Components of groups without one"
-        " keep theirs. A rollout's own reward becomes the sum over the scores that are named.",
+        description="Factor of each component: {coherence: 2}. Components of groups without a"
+        " factor keep their weight. A rollout's individual reward becomes the sum over"
+        " the named scores.",
     )
     output_jsonl_fpath: Path = Field(description="The file to write. It must not exist.")
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
@@ -774,7 +841,7 @@ class ReportConfig(OfInputCommand):
     output_fpath: Path = Field(Path("report.html"), description="The page to write.")
     title: str = Field("Rollouts", description="Title of the page.")
     where: str | None = Field(
-        None, description="Report on rollouts for which this holds: reward < 0.5."
+        None, description="Report only on rollouts that match this filter: reward < 0.5."
     )
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
     paper: Path | None = PAPER
@@ -788,26 +855,32 @@ class SelectionConfig(OfInputCommand):
         None, description="File to write. A report is written next to it."
     )
     where: str | None = Field(
-        None, description="Keep rollouts for which this holds: reward > 0.5 and num_turns < 8."
+        None,
+        description="Keep only rollouts that match this filter: reward > 0.5 and num_turns < 8.",
     )
     min_reward: float | None = Field(None, description="Keep rollouts with at least this reward.")
     max_reward: float | None = Field(None, description="Keep rollouts with at most this reward.")
     top_k_per_group: int | None = Field(
         None, ge=1, description="Keep this many of each task's rollouts, the highest rewards first."
     )
-    dedupe: bool = Field(False, description="Keep one of a task's rollouts that read the same.")
+    dedupe: bool = Field(
+        False, description="Keep only one of a task's rollouts with the same text."
+    )
     drop_truncated: bool = Field(False, description="Leave out responses that were cut off.")
     drop_zero_variance: bool = Field(
         False, description="Leave out tasks whose rollouts all have the same reward."
     )
     test_fraction: float = Field(
-        0.0, ge=0, lt=1, description="Share of the tasks to write to <stem>_test, by a hash."
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the tasks to write to <stem>_test. They are chosen by a hash.",
     )
-    split_seed: int = Field(0, description="Another seed puts other tasks into the test file.")
+    split_seed: int = Field(0, description="Seed for choosing the tasks of the test file.")
     reward_key: str | None = Field(
         None,
-        description="Field of the line to use as reward, with dots: scores.style. Default: the"
-        " group's reward where its group was scored, else reward.",
+        description="Field of the line to use as reward, with dots for nested fields: scores.style."
+        " Default: the group-level reward if the group was scored, else reward.",
     )
     label_key: str | None = Field(
         None, description="Field of the row with the right answer. Default: expected_answer, …"
@@ -821,11 +894,13 @@ class SelectionConfig(OfInputCommand):
 class ExportConfig(SelectionConfig):
     """ng_export: write rollouts in the format of a trainer."""
 
-    format: str | None = Field(None, description="Name of the format. Without it, they are listed.")
+    format: str | None = Field(
+        None, description="Name of the format. Without it, all formats are listed."
+    )
     advantage: Literal["grpo", "dr_grpo", "rloo"] | None = Field(
         None,
-        description="Add a column `advantage`, over all verified rollouts of a task. trl_rollout"
-        " has it anyway. Default there: grpo.",
+        description="Add a column `advantage`, computed over all verified rollouts of a task."
+        " trl_rollout always has this column, by default with grpo.",
     )
     otel: OtelConfig = Field(
         default_factory=OtelConfig, description="OpenTelemetry, for format=otlp."
@@ -859,25 +934,30 @@ class PairsConfig(SelectionConfig):
     format: str = Field("trl_dpo", description="Name of the preference format.")
     rules: list[PairRule] = Field(
         [],
-        description="correctness, best_worst, top_bottom, length_matched, coherence. You can also"
-        " give objects with type, k, min_margin, max_length_ratio, max_per_task. Default:"
-        " best_worst.",
+        description="Rules for pairs: correctness, best_worst, top_bottom, length_matched,"
+        " coherence. You can also give objects with type, k, min_margin,"
+        " max_length_ratio, max_per_task. Default: best_worst.",
     )
     rules_fpath: Path | None = Field(None, description="YAML file with the list `rules`.")
-    max_per_task: int | None = Field(None, ge=1, description="Pairs of one task by all rules.")
-    max_pairs: int | None = Field(
-        None, ge=1, description="Pairs in all, spread evenly over the tasks."
+    max_per_task: int | None = Field(
+        None, ge=1, description="Maximum number of pairs of one task, over all rules."
     )
-    dedupe_pairs: bool = Field(True, description="Keep one of a task's pairs that read the same.")
+    max_pairs: int | None = Field(
+        None, ge=1, description="Maximum number of pairs in total, spread evenly over the tasks."
+    )
+    dedupe_pairs: bool = Field(
+        True, description="Keep only one of a task's pairs with the same texts."
+    )
     drop_truncated: bool = Field(True, description="Leave out responses that were cut off.")
-    drop_empty: bool = Field(True, description="Leave out responses that say nothing.")
+    drop_empty: bool = Field(True, description="Leave out empty responses.")
     drop_identical: bool = Field(True, description="Leave out pairs of two equal responses.")
     prompt: str = Field(
         "chosen",
-        description="Prompt of a pair: from the chosen rollout, or with arm:<id> from that arm. You"
-        " can also give a YAML file with `system` and `user` templates, filled from the row.",
+        description="Prompt of a pair. chosen: the chosen rollout's prompt. arm:<id>: the prompt of"
+        " that arm. Or a YAML file with `system` and `user` templates, which are filled"
+        " from the row.",
     )
-    allow_empty: bool = Field(False, description="Exit 0 where no pair was found.")
+    allow_empty: bool = Field(False, description="Exit with 0 even if no pair was found.")
 
 
 FOLDER = "Folder of the server: resources_servers/<name>, in the working folder."
@@ -894,18 +974,18 @@ class InitConfig(EntrypointConfig):
 
     kind: Literal["answer", "tools", "judge", "game", "shell"] | None = Field(
         None,
-        description="What it is: an answer that a rule checks, tools with a state, an answer that a"
-        " judge grades, a game, or work in a shell. Without it you are asked at a terminal. In a"
-        " script it is answer.",
+        description="Kind of environment: an answer that a rule checks, tools with a state, an"
+        " answer that a judge grades, a game, or work in a shell. In a terminal, you"
+        " are asked if you do not give it. In a script, the default is answer.",
     )
 
 
 class PackageConfig(Command):
     """ng_package_environment: write an environment as a package for verifiers and prime-rl."""
 
-    environment: str = Field(description="Name of a shipped resources server.")
+    environment: str = Field(description="Name of a resources server of rollout_kit.")
     output_dir: str | None = Field(
-        None, description="Folder of the package. Its name is that of the package and its module."
+        None, description="Folder of the package. The package and its module get the folder's name."
     )
     input_jsonl_fpath: str | None = Field(
         None, description="Rows of the package. Default: the example rows of the environment."
@@ -922,8 +1002,8 @@ class PackageConfig(Command):
 
 ROOTS = Field(
     {},
-    description="Folders with root file systems for images that a Dockerfile names: name → folder,"
-    " or `machine` for this machine's programs.",
+    description="Root file systems for the images in Dockerfiles, as a mapping of image names"
+    " to folders. `machine` means the programs of this machine.",
 )
 
 
@@ -932,7 +1012,8 @@ class HarborConfig(CommandKeys):
 
     harbor_tasks: str | list[str] | None = Field(
         None,
-        description="Tasks in Harbor's format: a folder of a task, or one with many. Also a list.",
+        description="Tasks in Harbor's format: the folder of a task, a folder with many tasks, or a"
+        " list of folders.",
     )
     roots: dict[str, str] = ROOTS
 
@@ -941,11 +1022,15 @@ class CheckHarborConfig(ReadingCommand):
     """ng_check_harbor_tasks: show which tasks run here, and which line prevents it."""
 
     inputs: list[str] = Field(
-        [], description="Folders of tasks, or folders with many of them. Also as plain words."
+        [],
+        description="Folders of tasks, or folders with many tasks. You can also give them without"
+        " inputs=.",
     )
     roots: dict[str, str] = ROOTS
-    allowed_hosts: list[str] = Field([], description="Hosts that tasks may be given.")
-    run: bool = Field(False, description="Play each solution, and an agent that does nothing.")
+    allowed_hosts: list[str] = Field([], description="Hosts that tasks may be allowed to reach.")
+    run: bool = Field(
+        False, description="Run each task with its solution, and with an agent that does nothing."
+    )
 
 
 class MakeTasksConfig(ReadingCommand):
@@ -954,19 +1039,20 @@ class MakeTasksConfig(ReadingCommand):
     inputs: list[str] = Field(
         [],
         description="Packages: pypi:<name>, pypi:<name>==<version>, or a folder with a project and"
-        " its tests. Also as plain words.",
+        " its tests. You can also give them without inputs=.",
     )
     output_dir: Path = Field(Path("tasks"), description="Folder for the tasks and rows.jsonl.")
-    num_tasks: int = Field(20, ge=1, description="Most tasks of one package.")
-    max_minutes: float = Field(10, gt=0, description="Time limit of trying faults of one package.")
+    num_tasks: int = Field(20, ge=1, description="Maximum number of tasks of one package.")
+    max_minutes: float = Field(10, gt=0, description="Time limit for trying faults in one package.")
     kinds: list[Literal["mutation", "removed_function", "earlier_release"]] = Field(
         ["mutation", "removed_function", "earlier_release"],
-        description="Faults: changed code, functions without a body, lines of the release before.",
+        description="Kinds of faults: changed code, functions without a body, lines of the previous"
+        " release.",
     )
     python: str = Field(
         f"{sys.version_info[0]}.{sys.version_info[1]}",
         json_schema_extra={"shown_default": "that of rollout_kit"},
-        description="Version of Python that the tasks have.",
+        description="Python version of the tasks.",
     )
     suite_timeout_s: float = Field(60, gt=0, description="Time limit of one run of the tests.")
     seed: int = Field(0, description="Seed for drawing faults.")
@@ -976,9 +1062,13 @@ class BuildRootConfig(ReadingCommand):
     """ng_build_root: build root file systems, and keep them in the cache."""
 
     inputs: list[str] = Field(
-        [], description="Dockerfiles, or folders with one. Also as plain words."
+        [],
+        description="Dockerfiles, or folders with a Dockerfile. You can also give them without"
+        " inputs=.",
     )
-    base: str | None = Field(None, description="An image to build alone, such as debian:bookworm.")
+    base: str | None = Field(
+        None, description="An image to build without a Dockerfile, such as debian:bookworm."
+    )
     roots: dict[str, str] = ROOTS
     packages: list[str] = Field(
         ["pytest"], description="Installed Python packages that sessions can import."
@@ -996,19 +1086,25 @@ class AuditConfig(Command, HarborConfig):
     )
     input_jsonl_fpath: str | None = Field(
         None,
-        description="Rows with gold_output or gold_items. Default: data/*.jsonl of its folder.",
+        description="Rows with gold_output or gold_items. Default: data/*.jsonl in the server's"
+        " folder.",
     )
     benchmark: str | None = Field(
         None,
-        description="A benchmark by name, if you audit its verifier with its rows. They need"
+        description="Name of a benchmark, to audit its verifier with its rows. The rows need"
         " gold_output.",
     )
-    dataset: str | None = Field(None, description="A dataset to train on by name, likewise.")
+    dataset: str | None = Field(
+        None, description="Name of a training dataset, to audit its verifier with its rows."
+    )
     output_fpath: Path | None = Field(None, description="JSON file for all findings.")
     num_rows: int = Field(20, ge=1, description="Number of rows to draw at random.")
     seed: int = Field(0, description="Seed for drawing the rows.")
     verify_timeout_s: float = Field(
-        30, gt=0, description="Time limit of one verification. A slower one counts as no verdict."
+        30,
+        gt=0,
+        description="Time limit of one verification. A slower verification counts as having no"
+        " verdict.",
     )
     slow_s: float = Field(5, gt=0, description="Flag verdicts that take longer than this.")
 
@@ -1019,7 +1115,7 @@ class ListConfig(Command, CheckoutConfig):
     has_servers: ClassVar[bool] = False
 
     kind: Literal["environment", "benchmark", "dataset", "agent", "model"] | None = Field(
-        None, description="Only these."
+        None, description="List only this kind."
     )
     benchmarks: bool = Field(False, description="The same as kind=benchmark.")
     check: bool = Field(
@@ -1045,10 +1141,12 @@ class PrepareDataConfig(Command, CheckoutConfig):
     )
     benchmark: str | None = Field(
         None,
-        description="A benchmark by name: fetch its rows. Of a checkout of NeMo Gym: run the script"
-        " that writes its rows.",
+        description="Name of a benchmark whose rows are downloaded. For a benchmark of a NeMo Gym"
+        " checkout, its script is run.",
     )
-    dataset: str | None = Field(None, description="A dataset to train on by name: fetch its rows.")
+    dataset: str | None = Field(
+        None, description="Name of a training dataset whose rows are downloaded."
+    )
     mode: Literal["train_preparation", "example_validation"] | None = Field(
         None, description="Write only train and validation, or only example. Default: all."
     )
@@ -1069,7 +1167,7 @@ class MergeLoraConfig(Command):
         description="Folder of the model that the adapter was trained on, or its name in the"
         " Hugging Face cache."
     )
-    adapter: Path = Field(description="Folder of the adapter, as PEFT saves it.")
+    adapter: Path = Field(description="Folder of the adapter, as saved by PEFT.")
     output: Path = Field(description="Folder to write.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Type of the merged weights. auto = the base's."
@@ -1077,10 +1175,12 @@ class MergeLoraConfig(Command):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="Largest difference in log-probs from base and adapter. Default: 0.001 in"
-        " float32, else 0.1.",
+        description="Largest allowed difference of log-probs between the merged model and the base"
+        " with the adapter. Default: 0.001 in float32, else 0.1.",
     )
-    any_base: bool = Field(False, description="Merge also where the adapter names another base.")
+    any_base: bool = Field(
+        False, description="Merge even if the adapter was trained on another base."
+    )
 
 
 class PlanVllmConfig(Command):
@@ -1101,12 +1201,15 @@ class PlanVllmConfig(Command):
     )
     kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="Type of the KV cache.")
     max_model_len: int | None = Field(
-        None, ge=1, description="Longest sequence in tokens. Default: the model's, at most 8192."
+        None,
+        ge=1,
+        description="Maximum length of a sequence in tokens. Default: the model's, at most 8192.",
     )
     sequence_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens of an average sequence with its prompt. Default: half the longest.",
+        description="Average length of a sequence with its prompt, in tokens. Default: half of"
+        " max_model_len.",
     )
     gpu_memory_utilization: float = Field(
         0.92, gt=0, le=1, description="Share of each GPU's memory that vLLM may use."
@@ -1119,8 +1222,12 @@ class PlanTrainingConfig(Command):
     model_name: str = Field(
         description="Folder with config.json, a model in the Hugging Face cache, or a known name."
     )
-    algorithm: Literal["sft", "dpo", "grpo", "ppo"] = Field("grpo", description="What is trained.")
-    has_reference: bool = Field(True, description="Whether there is a reference, for a KL term.")
+    algorithm: Literal["sft", "dpo", "grpo", "ppo"] = Field(
+        "grpo", description="Training algorithm."
+    )
+    has_reference: bool = Field(
+        True, description="Whether there is a reference model, for a KL term."
+    )
     reward_model_name: str | None = Field(
         None, description="Reward model of PPO. Default: as large as the policy."
     )
@@ -1131,17 +1238,18 @@ class PlanTrainingConfig(Command):
         None, ge=1, description="Train adapters of this rank. Default: all weights."
     )
     zero: int = Field(0, ge=0, le=3, description="ZeRO stage. 3 also stands for FSDP.")
-    num_gpus: int = Field(1, ge=1, description="GPUs that train.")
+    num_gpus: int = Field(1, ge=1, description="Number of GPUs for the training.")
     gpu_gb: float = Field(80, gt=0, description="Memory of a GPU in GB.")
     optimizer: Literal["adamw", "adamw_8bit", "sgd"] = Field("adamw", description="Optimizer.")
     offload: Literal["none", "optimizer", "all"] = Field(
-        "none", description="What is kept in the memory of the host."
+        "none", description="What is kept in CPU memory."
     )
-    micro_batch: int = Field(1, ge=1, description="Sequences of a GPU at a time.")
-    tokens: int = Field(2048, ge=1, description="Tokens of a sequence with its prompt.")
+    micro_batch: int = Field(1, ge=1, description="Number of sequences per GPU at a time.")
+    tokens: int = Field(2048, ge=1, description="Length of a sequence with its prompt, in tokens.")
     recompute: bool = Field(True, description="Recompute activations (gradient checkpointing).")
     placement: Literal["colocated", "apart"] = Field(
-        "colocated", description="Whether the policy generates on the GPUs that train."
+        "colocated",
+        description="colocated: the policy generates on the GPUs that train. apart: on other GPUs.",
     )
 
 
@@ -1149,8 +1257,8 @@ Arms = str | list[Any] | JsonObject | None
 
 ARMS = Field(
     None,
-    description="Several ways of asking each task: prompts, sampling parameters, seeds. You give a"
-    " list, or a YAML file with one.",
+    description="Several ways of asking each task: prompts, sampling parameters, seeds. Give a"
+    " list, or a YAML file with a list.",
 )
 
 
@@ -1212,7 +1320,8 @@ class PartConfig(CommandKeys):
     )
     only: str | None = Field(
         None,
-        description="Only this rollout: <task_id>:<rollout_index>, or with :<arm>: in between.",
+        description="Collect only this rollout: <task_id>:<rollout_index>, or"
+        " <task_id>:<arm>:<rollout_index>.",
     )
 
 
@@ -1223,7 +1332,7 @@ class OutputConfig(CommandKeys):
     fsync: Literal["row", "second", "exit"] = Field(
         "second", description="When to force rows to disk: after each, every second, or at exit."
     )
-    disable_aggregation: bool = Field(False, description="Write no metrics file.")
+    disable_aggregation: bool = Field(False, description="Do not write a metrics file.")
     pass_threshold: float = Field(1.0, description="Lowest reward that counts as a success.")
     throughput_log: Path | None = Field(
         None,
@@ -1237,7 +1346,9 @@ class LimitsConfig(CommandKeys):
 
     max_attempts: int = Field(3, ge=1, description="Maximum number of attempts at a rollout.")
     max_cost_usd: float | None = Field(
-        None, gt=0, description="Cost limit of this run, in US dollars. Rerun to continue."
+        None,
+        gt=0,
+        description="Cost limit of this run, in US dollars. To continue, run the command again.",
     )
     max_total_tokens: int | None = Field(
         None, gt=0, description="Limit on the input and output tokens of this run."
@@ -1246,7 +1357,7 @@ class LimitsConfig(CommandKeys):
         None, gt=0, description="Start no rollouts this many minutes after the first request."
     )
     stop_early: bool = Field(
-        True, description="Stop if nothing succeeds and the first rollouts all fail alike."
+        True, description="Stop if the first rollouts all fail with the same error."
     )
     max_failed_fraction: float = Field(
         0.0, ge=0, le=1, description="Exit 0 up to this share of rollouts without a result."
@@ -1261,10 +1372,10 @@ class DashboardConfig(CommandKeys):
     """A page on which you can follow and steer the run."""
 
     dashboard: bool = Field(
-        False, description="Serve a page on this machine that shows the run, and steers it."
+        False, description="Serve a page on this machine that shows and controls the run."
     )
     dashboard_port: int = Field(
-        0, ge=0, le=65535, description="Port of that page. 0 takes a free one."
+        0, ge=0, le=65535, description="Port of the dashboard. 0 = a free port."
     )
 
     @model_validator(mode="after")
@@ -1299,17 +1410,19 @@ class TasksConfig(HarborConfig):
 
     agent_name: str | None = Field(
         None,
-        description="Agent to run. Optional with a single agent, or if rows name theirs.",
+        description="Agent to run. Optional if there is a single agent, or if the rows name their"
+        " agents.",
     )
     agent_map: dict[str, str] = Field(
         {},
-        description="Other agents than rows name: {named: other}. A row is known by its agent_ref"
-        " or its task_source; _default is for all without an entry.",
+        description="Run rows with other agents than they name: {named: other}. The name of a row"
+        " is its agent_ref or its task_source. _default is for all names without an"
+        " entry.",
     )
     fan_out: dict[str, list[str]] = Field(
         {},
-        description="Several agents for the same rows: {named: [one, another]}. Each runs every"
-        " row that names `named` in its agent_ref, or in its task_source.",
+        description="Run rows with several agents: {named: [one, another]}. Each of these agents"
+        " runs every row that names `named` in its agent_ref or its task_source.",
     )
     input_jsonl_fpath: str | None = Field(
         None,
@@ -1318,22 +1431,24 @@ class TasksConfig(HarborConfig):
     )
     dataset: str | None = Field(
         None,
-        description="Instead of input_jsonl_fpath: a dataset listed under the agent, or one to"
-        " train on by its name. This brings rows, prompt, agent and verifier. `ng_list"
-        " +kind=dataset` shows all. The path of a YAML file names your own.",
+        description="Instead of input_jsonl_fpath: a dataset that is listed under the agent, or the"
+        " name of a training dataset, with its rows, prompt, agent and verifier."
+        " `ng_list +kind=dataset` lists the names. For your own dataset, give the path"
+        " of its YAML file.",
     )
     benchmark: str | None = Field(
         None,
-        description="A benchmark by name: it brings rows, prompt, agent, verifier, sampling and"
-        " repeats. `ng_list +kind=benchmark` shows all. The path of a YAML file names your own."
-        " ng_collect_rollouts also takes a list: [aime25,gpqa_diamond].",
+        description="Name of a benchmark, with its rows, prompt, agent, verifier, sampling and"
+        " repeats. `ng_list +kind=benchmark` lists the names. For your own benchmark,"
+        " give the path of its YAML file. ng_collect_rollouts also accepts a list:"
+        " [aime25,gpqa_diamond].",
     )
     strict_input: bool = Field(
         False, description="Stop at a malformed line, before the first request."
     )
     task_data_validation: Literal["error", "warn", "off"] = Field(
         "error",
-        description="What happens if rows break the schema of their server, its task_data.py: stop"
+        description="What to do if rows break the schema of their server (its task_data.py): stop"
         " before the first request, print a warning, or do not check.",
     )
 
@@ -1413,7 +1528,8 @@ class SamplingConfig(CommandKeys):
     )
     goal: GoalConfig | None = Field(
         None,
-        description="When fewer repeats than num_repeats are enough: ci, decided and first.",
+        description="End the run early, when fewer repeats than num_repeats are enough. Keys: ci,"
+        " decided and first.",
     )
     responses_create_params: JsonObject = Field(
         {}, description="Override each row's values: temperature, max_output_tokens, model, …"
@@ -1424,13 +1540,13 @@ class SamplingConfig(CommandKeys):
     prompt: str | None = Field(
         None,
         min_length=1,
-        description="What to ask, as a jinja template over the row's fields: Solve {{ question }}."
-        " Or a file with one, whose name ends in .jinja or .j2.",
+        description="The prompt, as a jinja template with the row's fields: Solve {{ question }}."
+        " Or a file with a template, whose name ends in .jinja or .j2.",
     )
     map: str | dict[str, FieldSource] = Field(
         {},
-        description="Fields of the tasks and the columns that they come from: {question: Frage}."
-        " Or the name of a known format, such as gsm8k.",
+        description="Mapping of task fields to the columns from which they are filled: {question:"
+        " Frage}. Or the name of a known format, such as gsm8k.",
     )
     arms: Arms = ARMS
     arms_seed: int = Field(0, description="Seed of the run, for arms with `seed: derived`.")
@@ -1441,18 +1557,23 @@ class PaceConfig(CommandKeys):
 
     num_samples_in_parallel: Parallelism = Field(
         Parallelism.parse(64),
-        description="Rollouts in flight: an int, `auto` (adaptive), or `min-start-max`.",
+        description="Maximum number of rollouts in flight: an int, `auto` (adaptive), or"
+        " `min-start-max`.",
     )
     model_share: float = Field(
         1.0,
         gt=0,
-        description="Share of the model server's places, relative to the runs that use it too.",
+        description="Share of the model server's time, relative to other runs that use it.",
     )
     model_priority: int = Field(
-        0, description="Requests of a higher priority pass those of other runs that wait."
+        0,
+        description="Priority at a model server that several runs share. Waiting requests with a"
+        " higher priority are served first.",
     )
     warmup: int = Field(0, ge=0, description="Dummy requests to send before the clock starts.")
-    park_after_s: float = Field(1.0, ge=0, description="A slower verification frees its slot.")
+    park_after_s: float = Field(
+        1.0, ge=0, description="After this many seconds, a pending verification frees its slot."
+    )
 
     @property
     def most_in_flight(self) -> int | None:
@@ -1464,14 +1585,14 @@ class ResumeConfig(CommandKeys):
 
     resume: Literal["auto", "append", "fresh"] = Field(
         "auto",
-        description="auto: continue. append: other settings, same file. fresh: move old files"
-        " aside.",
+        description="auto: continue. append: collect with other settings into the same file. fresh:"
+        " start over, and rename the old files.",
     )
     resume_from_cache: bool = Field(True, description="Accepted. The same as resume=auto.")
     save_turns: Literal["auto"] | bool = Field(
         "auto",
-        description="Store each turn of long rollouts, so that a restarted run continues them."
-        " auto: where a stored response can be verified again.",
+        description="Store each turn of long rollouts, so that a restarted run can continue them."
+        " auto: only if a stored response can be verified again.",
     )
     upload_rollouts: bool = Field(False, description="Accepted for NeMo Gym. Nothing is uploaded.")
 
@@ -1504,7 +1625,7 @@ class VerdictsConfig(InvalidVerdictsConfig):
         ge=0,
         le=1,
         description="Share of rollouts to verify twice, to check that the verdicts agree. Only for"
-        " verifiers that need nothing but the response.",
+        " verifiers that need only the response (stateless).",
     )
 
 
@@ -1512,10 +1633,14 @@ class CanaryConfig(CommandKeys):
     """An estimate from a few rollouts, before the others."""
 
     confirm: bool = Field(
-        False, description="Collect a canary first, show the estimated cost of the run, and ask."
+        False,
+        description="First collect a small random sample (canary), show the estimated cost, and ask"
+        " before continuing.",
     )
     num_canary: int = Field(
-        50, ge=5, description="Size of the canary: rollouts drawn at random for an estimate."
+        50,
+        ge=5,
+        description="Size of the canary: the number of randomly drawn rollouts for an estimate.",
     )
 
 
@@ -1546,7 +1671,7 @@ class ControlConfig(Command):
         default_factory=HeadServerConfig, description="Address of the ng_run's head server."
     )
     auth_token: str | None = Field(
-        None, description="Secret of the run, if it is not in this user's token file."
+        None, description="Secret token of the run, if it is not in this user's token file."
     )
 
 
@@ -1554,9 +1679,9 @@ class StatusConfig(ControlConfig):
     """ng_status: show the health and the load of the servers of an ng_run."""
 
     web: bool = Field(
-        False, description="Serve a page with the servers, and the collections that run."
+        False, description="Serve a page with the servers and the running collections."
     )
-    port: int = Field(0, ge=0, le=65535, description="Port of that page. 0 takes a free one.")
+    port: int = Field(0, ge=0, le=65535, description="Port of the dashboard. 0 = a free port.")
 
 
 class ReverifyConfig(InvalidVerdictsConfig, RolloutsCommand):
@@ -1565,21 +1690,23 @@ class ReverifyConfig(InvalidVerdictsConfig, RolloutsCommand):
     asks_policy: ClassVar[bool] = False
 
     benchmark: str | None = Field(
-        None, description="The benchmark of the rollouts, by name: its verifier judges them."
+        None, description="Name of the rollouts' benchmark, whose verifier is used."
     )
-    dataset: str | None = Field(None, description="Or the dataset to train on that they are of.")
+    dataset: str | None = Field(None, description="Or the name of the rollouts' training dataset.")
 
     input_jsonl_fpath: str | None = Field(
         None,
         description="Collected rollouts, or their _unverified or _failures file. The file may end"
         " in .gz or .zst. - is standard input.",
     )
-    num_samples_in_parallel: int = Field(50, ge=1, description="Verifications in flight.")
+    num_samples_in_parallel: int = Field(
+        50, ge=1, description="Maximum number of verifications in flight."
+    )
     stale_only: bool = Field(
-        False, description="Copy rollouts that the current verifier has verified."
+        False, description="Verify only rollouts with an outdated verdict. Copy the others."
     )
     resume: Literal["auto", "fresh"] = Field(
-        "auto", description="auto: continue. fresh: move old files aside and verify everything."
+        "auto", description="auto: continue. fresh: rename the old files and verify everything."
     )
 
     @property
@@ -1596,11 +1723,13 @@ class CheckTokensConfig(ReachConfig):
     limit: int | None = Field(
         None, ge=0, description="Check only this many rollouts. null or 0 = all."
     )
-    num_samples_in_parallel: int = Field(8, ge=1, description="Turns that are scored at once.")
+    num_samples_in_parallel: int = Field(
+        8, ge=1, description="Number of turns that are scored at the same time."
+    )
     keep_as: str = Field(
         "",
-        description="Keep the log-probs of the model server as it is now, under this name, for"
-        " ng_view, and compare nothing. For example reference.",
+        description="Only store the log-probs of this model server, under this name, for ng_view."
+        " Nothing is compared. For example: reference.",
     )
 
     @property
@@ -1627,7 +1756,7 @@ class ChaosConfig(CollectConfig):
         False, description="Check existing files only, without killing or collecting."
     )
     num_reverified: int = Field(
-        20, ge=0, description="Rollouts to verify again and compare. 0 = none."
+        20, ge=0, description="Number of rollouts to verify again and compare. 0 = none."
     )
     run_timeout_s: float = Field(600, gt=0, description="Time limit of each run of a command.")
 

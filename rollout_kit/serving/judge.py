@@ -67,17 +67,17 @@ class JudgeModelConfig(ResourcesServerConfig):
     model_config = ConfigDict(extra="forbid")
 
     judge_model_server: ServerRef | None = Field(
-        default=None, description="The model server that judges; preferably not the policy model."
+        default=None, description="The model server that judges, preferably not the policy model."
     )
     judge_responses_create_params: JsonObject = Field(
         default_factory=lambda: {"temperature": 0.0, "max_output_tokens": 1024},
-        description="Create params of each question to the judge.",
+        description="Request parameters of each question to the judge.",
     )
     judge_endpoint_max_concurrency: int | None = Field(
         default=64,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Questions to the judge at a time; null: no limit.",
+        description="Maximum number of concurrent questions to the judge. null: no limit.",
     )
     judge_timeout_s: float = Field(
         default=300.0,
@@ -101,22 +101,30 @@ class JudgeConfig(JudgeModelConfig):
         default=1024,
         ge=0,
         json_schema_extra=OPERATIONAL,
-        description="Verdicts to cache: the same answer to the same question is judged once.",
+        description="Number of cached verdicts. The same answer to the same question is judged"
+        " once.",
     )
     judge_system_message: str | None = Field(
         default=None, description="System message of each question to the judge."
     )
     judge_prompt_template_fpath: Path | None = Field(
         default=None,
-        description="File with {question}, {expected_answer}, {generated_answer} in it, relative to"
-        " the working folder or to the server's folder.",
+        description="File with the prompt, which contains {question}, {expected_answer} and"
+        " {generated_answer}. The path is relative to the working folder or to the"
+        " server's folder.",
     )
-    judge_prompt_template: str | None = Field(default=None, description="The same as text.")
+    judge_prompt_template: str | None = Field(
+        default=None, description="The prompt as text, instead of a file."
+    )
     judge_equal_label: str = Field(
-        default="[[A=B]]", min_length=1, description="What the judge says of equal answers."
+        default="[[A=B]]",
+        min_length=1,
+        description="Label with which the judge marks equal answers.",
     )
     judge_not_equal_label: str = Field(
-        default="[[A!=B]]", min_length=1, description="What the judge says of other answers."
+        default="[[A!=B]]",
+        min_length=1,
+        description="Label with which the judge marks different answers.",
     )
 
 

@@ -101,19 +101,19 @@ class ModelConfig(ServerConfig):
         default=None,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Requests to the model at a time.",
+        description="Maximum number of concurrent requests to the model.",
     )
     requests_per_minute: float | None = Field(
         default=None,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Requests per minute; the endpoint's own limit applies too.",
+        description="Maximum number of requests per minute. The endpoint's own limit applies too.",
     )
     tokens_per_minute: float | None = Field(
         default=None,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Tokens per minute, in and out.",
+        description="Maximum number of input and output tokens per minute.",
     )
     max_cost_usd: float | None = Field(
         default=None,
@@ -125,7 +125,7 @@ class ModelConfig(ServerConfig):
     prices: Prices | None = Field(
         default=None,
         json_schema_extra=OPERATIONAL,
-        description="US dollars per million tokens; default: from the price table.",
+        description="US dollars per million tokens. Default: from the price table.",
     )
 
 

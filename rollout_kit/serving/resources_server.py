@@ -65,7 +65,7 @@ class ResourcesServerConfig(ServerConfig):
         default=SESSION_TIMEOUT_S,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="A session without a call for this long is closed.",
+        description="A session is closed after this many seconds without a call.",
     )
     mcp: bool = Field(
         default=False,

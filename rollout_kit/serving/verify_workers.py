@@ -26,20 +26,20 @@ class VerifyWorkersConfig(ResourcesServerConfig):
         default=5.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="CPU seconds of a worker for one verdict; an answer that needs more scores 0.",
+        description="CPU seconds of a worker for one verdict. An answer that needs more gets 0.",
     )
     verify_wall_timeout_s: float = Field(
         default=60.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Seconds on the clock for one verdict. A later one is an error, which leaves"
-        " the rollout unverified: a busy machine decides no verdict.",
+        description="Seconds of real time for one verdict. If there is no verdict by then, the"
+        " rollout stays unverified, so that a busy machine never decides a verdict.",
     )
     num_verify_workers: int = Field(
         default=2,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Most worker processes of the verifier.",
+        description="Maximum number of worker processes of the verifier.",
     )
 
 

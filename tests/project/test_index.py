@@ -18,7 +18,8 @@ HELD = {
     "test_every_command_is_run_or_says_why_not",
     "For these commands, a test checks every key": f"{PROJECT}test_blocks.py::"
     "test_a_shell_block_calls_what_exists_with_what_it_takes",
-    "You can follow each of these pages from an empty folder": f"{PROJECT}test_goals.py::test_a_goal_is_reached_from_nothing",
+    "You can follow each of these pages from an empty folder": f"{PROJECT}test_goals.py::"
+    "test_a_goal_is_reached_from_nothing",
     "the nine words": f"{PROJECT}test_goals.py::test_the_words_of_the_concepts_are_nine",
     "Each folder in `resources_servers/`": "tests/servers/test_every_server.py::"
     "test_a_server_s_folder_is_complete",
@@ -30,7 +31,8 @@ HELD = {
     "every key of every server": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "the fields of the output file": f"{PROJECT}test_files_page.py::"
     "test_every_field_that_a_run_writes_is_on_the_page",
-    "the exit statuses of commands": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
+    "the exit statuses of commands": f"{REFERENCES}::"
+    "test_every_key_error_status_and_name_has_a_text",
     "the figures in a snapshot": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every built-in benchmark": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every public name": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",

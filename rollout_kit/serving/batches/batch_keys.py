@@ -18,58 +18,59 @@ class BatchKeys(ModelConfig):
     batch: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Gather the requests of rollouts into batches, at the lower price of batches.",
+        description="Gather the requests of rollouts into batches, which cost less.",
     )
     batch_dir: Path | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="Folder in which batches are kept. Default: the output's folder,"
-        " <stem>.d/batches/<server>; for an ng_run batches/<server>.",
+        description="Folder for the files of batches. Default: <stem>.d/batches/<server> of the"
+        " output, or batches/<server> with ng_run.",
     )
     batch_size: int | None = Field(
         None,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Most requests of a batch. Default: the provider's limit.",
+        description="Maximum number of requests in a batch. Default: the provider's limit.",
     )
     batch_gather_s: float = Field(
         10.0,
         ge=0,
         json_schema_extra=OPERATIONAL,
-        description="Submit a batch when no request has come for this long, or after ten times as"
-        " long.",
+        description="Submit a batch when no new request has come for this many seconds, and at the"
+        " latest after ten times this time.",
     )
     batch_poll_s: float = Field(
         30.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Ask the provider this often whether a batch has ended.",
+        description="Seconds between two questions to the provider whether a batch has ended.",
     )
     batch_max_wait_s: float = Field(
         DAY_S,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="End a batch that takes longer. Requests that wait for longer fail, unless"
-        " there is a batch_fallback.",
+        description="Cancel a batch after this many seconds. Requests that have waited longer fail,"
+        " unless batch_fallback is set.",
     )
     batch_fallback: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Ask the endpoint without a batch, at its normal price, for what a batch has"
-        " not answered.",
+        description="Send requests that a batch has not answered without a batch, at the normal"
+        " price.",
     )
 
     cheapest: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Let +cheapest=true choose how each request is sent: in a batch, by the service"
-        " tier flex, or at the standard price, repeats of a task after its first rollout.",
+        description="Let +cheapest=true choose how each request is sent: in a batch, with the"
+        " service tier flex, or at the standard price with repeats after a task's first"
+        " rollout.",
     )
     batch_files: Path | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="Write batches into this folder as files for vLLM's run-batch, and wait there"
-        " for its output, in place of a provider's batches.",
+        description="Folder for vLLM's run-batch, instead of a provider's batches. Batches are"
+        " written there as files, and the output is read from there.",
     )
 
     @model_validator(mode="after")

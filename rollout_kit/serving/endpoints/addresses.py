@@ -62,15 +62,15 @@ class NetworkConfig(BaseModel):
         repr=False,
         json_schema_extra=OPERATIONAL,
         description="URL of the proxy for this endpoint, such as http://user:password@proxy:3128 or"
-        " socks5://proxy:1080; none: ask directly. Default: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and"
-        " NO_PROXY of the environment.",
+        " socks5://proxy:1080. none: use no proxy. Default: HTTPS_PROXY, HTTP_PROXY,"
+        " ALL_PROXY and NO_PROXY of the environment.",
     )
     ca_file: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="PEM file or folder of the authorities whose certificates are accepted."
-        " Default: SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE of the environment, else the"
-        " system's.",
+        description="PEM file or folder of the accepted certificate authorities. Default:"
+        " SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE of the environment, else"
+        " the system's.",
     )
     client_certificate: str | None = Field(
         None,

@@ -16,7 +16,7 @@ from .chat import MaxTokensField
 class EndpointConfig(NetworkConfig, ModelConfig):
     """Keys of every server that asks an endpoint."""
 
-    extra_body: JsonObject = Field({}, description="Parameters for rows that do not set them.")
+    extra_body: JsonObject = Field({}, description="Request parameters. A row takes precedence.")
     drop_input_reasoning_items: bool = Field(
         False, description="Send earlier turns to the model without their reasoning items."
     )
@@ -24,8 +24,8 @@ class EndpointConfig(NetworkConfig, ModelConfig):
         600.0,
         gt=0,
         json_schema_extra=OPERATIONAL,
-        description="Time limit of a request with all tries and pauses, without the wait for a rate"
-        " limit and without the time in which a streamed answer arrives.",
+        description="Time limit of a request, including all tries and pauses. The wait for a rate"
+        " limit and the time in which a streamed answer arrives do not count.",
     )
     max_reply_mb: float = Field(
         MAX_REPLY_MB,
@@ -37,8 +37,8 @@ class EndpointConfig(NetworkConfig, ModelConfig):
         4,
         ge=1,
         json_schema_extra=OPERATIONAL,
-        description="Tries of a request that fails with 408, 409, 425, 429, 5xx or a lost"
-        " connection.",
+        description="Number of tries for a request that fails with 408, 409, 425, 429, 5xx or a"
+        " lost connection.",
     )
 
 
@@ -48,8 +48,8 @@ class LeadingKeys(BaseModel):
     lead_repeats: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="The first rollout of a task asks alone; its repeats follow once its answer has"
-        " begun, so that they pay the price of a cached prompt.",
+        description="The first rollout of a task sends its request alone. When its answer begins,"
+        " the repeats follow, and pay only for a cached prompt.",
     )
 
 
@@ -60,7 +60,10 @@ class HostedModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     openai_default_headers: dict[str, HeaderValue] = Field(
-        {}, repr=False, json_schema_extra=OPERATIONAL, description="Added to every request."
+        {},
+        repr=False,
+        json_schema_extra=OPERATIONAL,
+        description="Headers that are added to every request.",
     )
     service_tier: str | None = Field(
         None,
@@ -69,10 +72,12 @@ class HostedModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
         " set it.",
     )
     unsupported_params: list[str] = Field(
-        [], description="Parameters that the endpoint rejects; they are not sent."
+        [],
+        description="Names of request parameters that are not sent, because the endpoint rejects"
+        " them.",
     )
     upstream_api: Literal["responses", "chat_completions"] = Field(
-        "responses", description="The API that the endpoint speaks."
+        "responses", description="The API of the endpoint."
     )
     max_tokens_field: MaxTokensField = Field(
         "max_completion_tokens",
@@ -81,12 +86,13 @@ class HostedModelConfig(LeadingKeys, BatchKeys, EndpointConfig):
     stream: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Ask for streamed answers, so that no gateway times out during a long one.",
+        description="Request streamed answers, so that gateways do not time out during a long"
+        " answer.",
     )
     use_previous_response_id: bool = Field(
         False,
         json_schema_extra=OPERATIONAL,
-        description="Send only the new items of a turn and the id of the response before it. The"
+        description="Send only the new items of a turn, and the id of the previous response. The"
         " endpoint must store responses.",
     )
 

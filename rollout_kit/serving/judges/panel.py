@@ -50,7 +50,8 @@ class RubricConfig(JudgeModelConfig):
 
     judges: list[ServerRef] = Field(
         default_factory=list,
-        description="Model servers that judge. Without any, judge_model_server judges alone.",
+        description="Model servers of several judges. Default: judge_model_server is the only"
+        " judge.",
     )
     criteria: list[Criterion] = Field(
         default_factory=list,
@@ -59,33 +60,37 @@ class RubricConfig(JudgeModelConfig):
     )
     vote: Vote = Field(
         "majority",
-        description="majority: the median of the judges' scores, of an odd number of judges. mean:"
-        " their mean. third: the third judge is asked only where the first two differ.",
+        description="majority: the median of the judges' scores, with an odd number of judges."
+        " mean: their mean. third: the third judge is asked only if the first two"
+        " disagree.",
     )
     ask: Literal["together", "each"] = Field(
-        "together", description="One request for all criteria, or each criterion in its own."
+        "together",
+        description="together: one request for all criteria. each: one request for each criterion.",
     )
     judge_structured_output: bool = Field(
-        False, description="Hold the judges to a JSON schema. Their endpoints must support it."
+        False,
+        description="Make the judges reply by a JSON schema. Their endpoints must support this.",
     )
     judge_cache_size: int = Field(
         default=4096,
         ge=0,
         json_schema_extra=OPERATIONAL,
-        description="Replies to cache: the same question to the same judge is asked once.",
+        description="Number of cached replies. The same question is sent to the same judge only"
+        " once.",
     )
     judge_cache_fpath: Path | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="File that keeps the replies for later runs. A reply is used for the same"
-        " question, model and settings.",
+        description="File that keeps the replies for later runs. A stored reply is used only if"
+        " question, model and settings are the same.",
     )
 
     rollout_limits: RolloutBounds | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="Limits of the judges of one rollout: {calls, tokens, cost_usd, seconds}. Past"
-        " one the response stays without a verdict.",
+        description="Limits for all judges of one rollout: {calls, tokens, cost_usd, seconds}. When"
+        " a limit is reached, the response has no verdict.",
     )
 
     @model_validator(mode="after")

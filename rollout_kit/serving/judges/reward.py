@@ -39,18 +39,25 @@ class RewardModelConfig(ResourcesServerConfig):
         description="vLLM's address without a route: http://127.0.0.1:8001.",
     )
     api: Api = Field("classify", description="Route at url: classify, score or pooling.")
-    model_name: str | None = Field(None, description="The model's name at url, if it has several.")
+    model_name: str | None = Field(
+        None, description="Name of the model at url, if it serves several."
+    )
     api_key: HeaderValue = Field(
-        "", repr=False, json_schema_extra=OPERATIONAL, description="Sent as a bearer token to url."
+        "",
+        repr=False,
+        json_schema_extra=OPERATIONAL,
+        description="Key that is sent to url as a bearer token.",
     )
     model_path: str | None = Field(
         None, description="Instead of url: folder of a Hugging Face sequence classifier."
     )
     device: str = Field(
-        "cpu", json_schema_extra=OPERATIONAL, description="Where model_path runs: cpu, cuda:0."
+        "cpu",
+        json_schema_extra=OPERATIONAL,
+        description="Device for the model in model_path: cpu, cuda:0.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="Type of the numbers of model_path."
+        "float32", description="Data type of the model in model_path."
     )
     form: Literal["chat", "text", "pair"] = Field(
         "chat",
@@ -62,21 +69,27 @@ class RewardModelConfig(ResourcesServerConfig):
         description="The text, of {question}, {conversation} and {answer}.",
     )
     label: int | None = Field(
-        None, ge=0, description="Which class is the good one, from 0, of a model with several."
+        None,
+        ge=0,
+        description="Number of the good class, from 0, if the model has several classes.",
     )
     activation: Activation | None = Field(
         None,
-        description="What makes the reward of the score: none, sigmoid or softmax. Default: softmax"
-        " over several classes, none for a single one.",
+        description="Function that turns scores into the reward: none, sigmoid or softmax. Default:"
+        " softmax for several classes, none for a single class.",
     )
     truncate: bool = Field(
-        False, description="Cut what is too long for the model. Without it, it gets no reward."
+        False,
+        description="Cut texts that are too long for the model. Otherwise they get no reward.",
     )
     batch_size: int = Field(
-        32, ge=1, json_schema_extra=OPERATIONAL, description="Answers that are scored together."
+        32, ge=1, json_schema_extra=OPERATIONAL, description="Maximum number of answers in a batch."
     )
     num_batches_in_flight: int = Field(
-        4, ge=1, json_schema_extra=OPERATIONAL, description="Batches at url at a time."
+        4,
+        ge=1,
+        json_schema_extra=OPERATIONAL,
+        description="Maximum number of concurrent batches at url.",
     )
     score_timeout_s: float = Field(
         120.0, gt=0, json_schema_extra=OPERATIONAL, description="Time limit of one request to url."

@@ -53,7 +53,9 @@ class McpKeys(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    tools: list[str] | None = Field(None, description="Only these of its tools. Default: all.")
+    tools: list[str] | None = Field(
+        None, description="Names of the tools that are offered. Default: all."
+    )
     timeout_s: float = Field(60.0, gt=0, description="Time limit of one call.")
     protocol: Literal["auto", "sessions", "2026-07-28"] = Field(
         "auto",

@@ -105,15 +105,17 @@ class ContainerConfig(BaseModel):
     """Keys of a server that can do its work in a container."""
 
     container_image: str | None = Field(
-        None, description="Work in a container of this image, which has python3."
+        None, description="Image of a container in which the code runs. It needs python3."
     )
     container_engine: str | None = Field(
         None,
         json_schema_extra=OPERATIONAL,
-        description="Command that starts containers; by default podman, else docker, or apptainer.",
+        description="Command that starts containers. Default: podman, else docker, else apptainer.",
     )
     container_options: list[str] = Field(
-        [], json_schema_extra=OPERATIONAL, description="Further words of the engine's run."
+        [],
+        json_schema_extra=OPERATIONAL,
+        description="Additional arguments of the container engine's run.",
     )
 
     @property
