@@ -1,10 +1,9 @@
-"""Fixed texts that are looked for in many others."""
+"""Signs of errors in what tools return."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_kit.store.marks import Marks
-from rollout_kit.store.steps import reports_error
+from rollout_kit.store.steps import Marks, reports_error
 
 SIGNS = ["No such file", "a sign’s end", "Error:"]
 
