@@ -1,4 +1,4 @@
-"""Fixed texts that are looked for in many others."""
+"""Signs of errors in what tools return."""
 
 from hypothesis import given
 from hypothesis import strategies as st
