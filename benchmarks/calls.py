@@ -1,8 +1,8 @@
 """How many calls of functions a short rollout takes: `python -m benchmarks.calls`.
 
-The figures do not depend on the machine, so a test can bound them: when a rollout gets dearer, it
-mostly makes more calls, or takes fewer steps together with others (`Lockstep`). They are those of
-one more rollout, with all servers in the collector's process.
+The figures do not depend on the machine, so a test can bound them. A rollout that becomes more
+expensive mostly makes more calls, or takes fewer steps together with others (`Lockstep`). The
+figures are for one more rollout, with all servers in the collector's process.
 """
 
 import cProfile
@@ -39,14 +39,14 @@ def _collect(folder: Path, port: int, number: int) -> Counter[str]:
     keys = sides.collector_keys(rows, IN_FLIGHT, f"{folder}/rollouts.jsonl")
     profile, run, num_steps = cProfile.Profile(), loop.run, loop.step.num_taken
 
-    async def profiled(main: Any) -> Any:
+    async def profile_run(main: Any) -> Any:
         profile.enable()
         try:
             return await main
         finally:
             profile.disable()
 
-    loop.run = lambda main: run(profiled(main))  # type: ignore[assignment]
+    loop.run = lambda main: run(profile_run(main))  # type: ignore[assignment]
     try:
         commands.main("ng_collect_rollouts", [*keys, *sides.server_keys(port, "short")])
     except SystemExit as end:

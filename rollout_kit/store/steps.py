@@ -34,13 +34,13 @@ BEGINNINGS = (
 MAX_BEGINNING = max(map(len, BEGINNINGS))
 
 FREQUENT = frozenset(b" \netaoinsrhldcu")
-"""Characters of which a text has many."""
+"""Characters that most texts have many of."""
 
 
 class Marks:
-    """Fixed texts that are looked for in many others, of which most have none. Without all
-    characters but the marks' rare ones, another text is a fraction as long: only for a mark that
-    is left there, the text itself is looked through."""
+    """Fixed texts that are looked for in many others, of which most have none. A mark is first
+    looked for in a short copy of the text, which has only the rare characters of the marks. The
+    text itself is searched only if the copy has the mark."""
 
     def __init__(self, marks: Iterable[str]) -> None:
         encoded = [(mark, mark.encode()) for mark in marks]

@@ -85,7 +85,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def used_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The pipes of shells that had started before their command."""
     found: list[int] = []
     move = Stream.move
@@ -95,26 +95,28 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def exec_when_started(session: ShellSession, moved: list[int], command: str) -> CommandResult:
+async def exec_when_started(
+    session: ShellSession, used_pipes: list[int], command: str
+) -> CommandResult:
     """The result of a command whose shell has started before."""
     while True:
-        before = len(moved)
+        before = len(used_pipes)
         done = await session.exec(command)
-        if len(moved) > before:
+        if len(used_pipes) > before:
             return done
         await asyncio.sleep(0.01)
 
 
-def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(moved: list[int]) -> None:
+def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(used_pipes: list[int]) -> None:
     async def act(session: ShellSession) -> None:
         for command, expected in COMMANDS.items():
             for place in ("/tmp", "/work"):  # in another folder the shell is a new one
                 done = await session.exec(command, cwd=place)
                 assert (done.status, done.stdout, done.stderr) == expected, command
-            done = await exec_when_started(session, moved, command)
+            done = await exec_when_started(session, used_pipes, command)
             assert (done.status, done.stdout, done.stderr) == expected, command
         for _ in range(2):
-            done = await exec_when_started(session, moved, "sh -c 'kill -11 $$'")
+            done = await exec_when_started(session, used_pipes, "sh -c 'kill -11 $$'")
             assert done.status == 139 and "Segmentation fault" in done.stderr
         with pytest.raises(SessionRefused, match="UTF-8"):
             await session.exec("echo \ud800")
@@ -122,13 +124,15 @@ def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(moved: list[i
     held(act)
 
 
-def test_a_shell_that_waits_sees_its_folder_made_anew_and_may_be_killed(moved: list[int]) -> None:
+def test_a_shell_that_waits_sees_its_folder_made_anew_and_may_be_killed(
+    used_pipes: list[int],
+) -> None:
     async def act(session: ShellSession) -> None:
-        await exec_when_started(session, moved, "true")
+        await exec_when_started(session, used_pipes, "true")
         await session.call("write", b"x", path="/work2/new", mode=None)
         await session.exec("mv /work /old && mv /work2 /work", cwd="/")
         session.cwd = "/work"
-        assert (await exec_when_started(session, moved, "ls")).stdout == "new\n"
+        assert (await exec_when_started(session, used_pipes, "ls")).stdout == "new\n"
         await session.exec("pkill -9 bash")
         assert (await session.exec("echo on")).stdout == "on\n"
 
@@ -147,11 +151,11 @@ for path in glob.glob("/proc/[0-9]*/fd/[0-9]"):
 """
 
 
-def test_files_of_a_shell_that_waits_do_not_grow(moved: list[int]) -> None:
+def test_files_of_a_shell_that_waits_do_not_grow(used_pipes: list[int]) -> None:
     async def act(session: ShellSession) -> None:
         await session.write_bytes("fill.py", FILLS.encode())
         loop = "while [ ! -e end ]; do python3 fill.py; done > out 2>&1 &"
-        await exec_when_started(session, moved, f"rm -f end; {loop}")
+        await exec_when_started(session, used_pipes, f"rm -f end; {loop}")
         while not (written := await session.read_bytes("out")):  # no command may run meanwhile
             continue
         await session.exec("touch end")

@@ -36,7 +36,7 @@ def main(target, *files):
     reporter = Reporter()
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
     options = ["-o", "addopts=", "--rootdir=/app", "--tb=short", "--no-header"]
-    # a file that cannot be imported, or a setting of a plugin that is not here, costs no other file
+    # other files run even if one cannot be imported, or a setting names a plugin that is missing
     bears = ["--continue-on-collection-errors", "-W", "ignore::pytest.PytestWarning"]
     pytest.main([*plain, *options, *bears, *files], plugins=[reporter])
     passed = [each for each in reporter.passed if each not in reporter.failed]

@@ -18,10 +18,9 @@ LOADER = (
     ' printf -v REPLY %s "${MAPFILE[@]}"; exec 3<&- 4<&-; BASH_EXECUTION_STRING=$REPLY;'
     ' eval "unset -v REPLY MAPFILE; $REPLY"'
 )
-"""Has bash wait on descriptor 3, and run what descriptor 4 holds, as `bash -c` would: with the same
-lines in its messages, and without variables and descriptors of its own. Its folder may have been
-made anew meanwhile."""
-
+"""bash waits on descriptor 3, then runs what descriptor 4 holds, as `bash -c` would: error messages
+name the same lines, and the command sees no variable and no descriptor of the loader. If the folder
+was replaced meanwhile, bash enters the new one."""
 
 LONGEST = 1 << 17
 """Bytes of a command."""
@@ -46,7 +45,7 @@ class CommandFile:
         os.write(self._ready, b"%d\n" % data.count(b"\n"))
 
     def leave(self) -> None:
-        """Keep what the command is given by, for the shell that has started."""
+        """Close our copy of the reading end, so that `give` fails once the shell has ended."""
         if self._waiting >= 0:
             os.close(self._waiting)
             self._waiting = -1
