@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_kit.analysis.metrics.aggregate import Aggregate
+from rollout_kit.analysis.metrics.groups import Column, Moments
 from rollout_kit.analysis.metrics.sketch import Sketch
 from rollout_kit.analysis.metrics.summary import Metrics
 from rollout_kit.store.lines import rollout_of
@@ -91,6 +92,38 @@ def test_parts_add_up_to_the_whole(lines: list[tuple[int, float, bool]], cut: in
     for name, moments in whole.numbers.items():
         assert part.numbers[name].mean == pytest.approx(moments.mean)
         assert part.numbers[name].stats == pytest.approx(moments.stats, abs=1e-9)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 80), st.sampled_from([0.0, 0.25, 1.0])), min_size=1),
+        max_size=9,
+    )
+)
+def test_a_column_has_the_moments_of_each_group(batches: list[list[tuple[int, float]]]) -> None:
+    column, of = Column(), dict[int, list[float]]()
+    for at, batch in enumerate(batches):
+        rows, values = zip(*batch, strict=True)
+        if at % 3 == 2:  # as from another part
+            for row, value in batch:
+                column.merge(row, Moments.of([value, value]))
+        else:
+            column.add(rows, values)
+        for row, value in batch:
+            of.setdefault(row, []).extend([value] * (2 if at % 3 == 2 else 1))
+    assert {row: column[row] for row in of} == {row: Moments.of(each) for row, each in of.items()}
+    assert column[99] == Moments()
+    known = sorted(of.items())
+    assert list(column.sums()) == [(len(each), sum(each)) for _, each in known]
+    assert list(column.ranges()) == [(min(each), max(each)) for _, each in known]
+    assert [row for _, row in column.means()] == [row for row, _ in known]
+    assert [mean for mean, _ in column.means()] == pytest.approx(
+        [statistics.fmean(each) for _, each in known]
+    )
+    whole = [each for each in column.stats() if each is not None]
+    assert [(most, least) for _, most, least, _ in whole] == [
+        (max(each), min(each)) for _, each in known
+    ]
 
 
 def test_pass_at_k_counts_every_choice_of_k() -> None:

@@ -1,4 +1,4 @@
-"""Stores the counters of each task in columns: about 300 bytes a task; objects would take 1000.
+"""Stores the counters of each task in columns: about 200 bytes a task; objects would take 1000.
 
 A group is one task's rollouts by one agent in one scope, identified by its row number.
 """
@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import mul
 from typing import Self
 
@@ -94,75 +95,115 @@ def stats_of(
 
 
 class Column:
-    """The moments of one number in every group."""
+    """The moments of one number in every group.
+
+    While all values of a group are equal, their count and the value are kept. The first value that
+    differs gives the group a place in the columns of squares, smallest and largest values.
+    """
 
     def __init__(self) -> None:
         self.counts = array("I")
-        self._columns = tuple(array("d") for _ in range(4))
+        self._values = array("d")
+        """The value of a group; the total, once its values differ."""
+        self._places = array("I")
+        """Group → 1 + its place, or 0. Empty while no group has a place."""
+        self._spread = tuple(array("d") for _ in range(3))
 
     def add(self, rows: Sequence[int], values: Sequence[float]) -> None:
         """Count one value or more, each of the group in a row."""
         if (last := max(rows)) >= len(self.counts):
             self._reach(last)
-        counts, (totals, squares, smallest, largest) = self.counts, self._columns
+        counts, held, places = self.counts, self._values, self._places
         for row, value in zip(rows, values, strict=True):
+            if not counts[row]:
+                held[row] = value
+            elif value != held[row] or (places and places[row]):
+                self._merge(row, 1, value, value * value, value, value)
+                continue
             counts[row] += 1
-            if value:
-                totals[row] += value
-                squares[row] += value * value
-            if value < smallest[row]:
-                smallest[row] = value
-            if value > largest[row]:
-                largest[row] = value
 
     def merge(self, row: int, moments: Moments) -> None:
         if row >= len(self.counts):
             self._reach(row)
-        totals, squares, smallest, largest = self._columns
-        self.counts[row] += moments.count
-        totals[row] += moments.total
-        squares[row] += moments.squares
-        smallest[row] = min(smallest[row], moments.smallest)
-        largest[row] = max(largest[row], moments.largest)
+        if moments.count:
+            extremes = moments.smallest, moments.largest
+            self._merge(row, moments.count, moments.total, moments.squares, *extremes)
+
+    def _merge(
+        self, row: int, count: int, total: float, square: float, least: float, most: float
+    ) -> None:
+        own = self.counts[row]
+        self.counts[row] += count
+        place = self._places[row] if self._places else 0
+        if not place:
+            if least == most and (not own or least == self._values[row]):
+                self._values[row] = least
+                return
+            place = self._make_place(row, own)
+        squares, smallest, largest = self._spread
+        self._values[row] += total
+        squares[place - 1] += square
+        smallest[place - 1] = min(smallest[place - 1], least)
+        largest[place - 1] = max(largest[place - 1], most)
+
+    def _make_place(self, row: int, count: int) -> int:
+        """Give the group a place, with its values so far, which are equal."""
+        if not self._places:
+            self._places.frombytes(bytes(self._places.itemsize * len(self.counts)))
+        value = self._values[row]
+        self._values[row] = value * count
+        extremes = (value, value) if count else (math.inf, -math.inf)
+        for column, first in zip(self._spread, (value * value * count, *extremes), strict=True):
+            column.append(first)
+        self._places[row] = place = len(self._spread[0])
+        return place
 
     def _reach(self, row: int) -> None:
         missing = row + ROWS_AT_ONCE - len(self.counts)
         self.counts.extend([0] * missing)
-        for column, empty in zip(self._columns, EMPTY, strict=True):
-            column.extend([empty] * missing)
+        self._values.extend([0.0] * missing)
+        if self._places:
+            self._places.extend([0] * missing)
 
     def __getitem__(self, row: int) -> Moments:
         """The group's moments; empty if it has no such number."""
-        if row >= len(self.counts):
+        if row >= len(self.counts) or not (count := self.counts[row]):
             return Moments()
-        return Moments(self.counts[row], *(column[row] for column in self._columns))
+        value = self._values[row]
+        if self._places and (place := self._places[row]):
+            return Moments(count, value, *(column[place - 1] for column in self._spread))
+        return Moments(count, value * count, value * value * count, value, value)
 
     def stats(self) -> Iterator[tuple[float, float, float, float] | None]:
         """The figures of STATS for each group; None if it has no such number."""
-        columns = zip(self.counts, *self._columns, strict=True)
-        for count, total, squares, smallest, largest in columns:
-            yield stats_of(count, total, squares, smallest, largest) if count else None
+        return (self[row].stats if count else None for row, count in enumerate(self.counts))
 
     def means(self) -> Iterator[tuple[float, int]]:
         """Mean and row of each group that has the number."""
-        for row, (count, total) in enumerate(zip(self.counts, self._columns[0], strict=True)):
+        for row, (count, value, place) in enumerate(self._each()):
             if count:
-                yield total / count, row
+                yield value / count if place else value, row
 
     def ranges(self) -> Iterator[tuple[float, float]]:
         """Smallest and largest number of each group that has one."""
-        columns = zip(self.counts, *self._columns[2:], strict=True)
-        return ((least, most) for count, least, most in columns if count)
+        _, smallest, largest = self._spread
+        for count, value, place in self._each():
+            if count:
+                yield (smallest[place - 1], largest[place - 1]) if place else (value, value)
 
     def sums(self) -> Iterator[tuple[int, float]]:
         """Count and total of each group that has the number."""
-        return (pair for pair in zip(self.counts, self._columns[0], strict=True) if pair[0])
+        for count, value, place in self._each():
+            if count:
+                yield count, value if place else value * count
+
+    def _each(self) -> Iterator[tuple[int, float, int]]:
+        """Count, value or total, and place of each group."""
+        places = self._places or repeat(0)
+        return zip(self.counts, self._values, places, strict=False)
 
 
 ROWS_AT_ONCE = 64
-
-EMPTY = (0.0, 0.0, math.inf, -math.inf)
-"""Total, squares, smallest and largest of an empty group."""
 
 
 class Groups:
