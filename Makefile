@@ -182,7 +182,7 @@ test-trackers: .trackers/.ready  ## figures, tables and files reach W&B and MLfl
 		--editable ".[otel,prometheus,wandb]" "mlflow>=3" pytest hypothesis
 	@touch $@
 
-rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, mix or distillation; ALGORITHM=ppo
+rl-demo: .rl/.ready  ## GRPO on the tiny model: what it learns in five minutes, into results/grpo/; make rl-demo SEED=1 LESSON=shell, mix, epochs or distillation; ALGORITHM=ppo
 	rm -rf results/grpo
 	.rl/bin/python examples/grpo/demo.py --seed $(or $(SEED),0) --lesson $(or $(LESSON),sums) --algorithm $(or $(ALGORITHM),grpo)
 

@@ -3,7 +3,8 @@
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
 The lesson is `sums`, `shell`: the model in the hands of a harness, `mix`: three environments, with
-evaluations on the way, or `distillation`: a worse copy of the model learns from it. With
+evaluations on the way, `epochs`: few sums, many of them too easy, again and again, of which
+`--task-policy` chooses, or `distillation`: a worse copy of the model learns from it. With
 `--algorithm ppo` examples/ppo trains it. Model server, collector, buffer and trainer are separate
 processes; one that ends too early is started again and continues. With `--kill` this script itself
 kills them, and checks at the end that no group was lost or trained on twice. Of a mix one
@@ -25,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mix_report import draw_evaluations, measure_distance, read_evaluations, show_mix
+import mix_report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,8 +47,11 @@ class Lesson:
     most_tokens: int
     title: str
     axis: str
+    options: tuple[str, ...] = ()
+    """Of the script that writes the tasks."""
+    is_evaluated: bool = False
+    """Whether the collector evaluates on the way, and not this script before and after."""
     is_mix: bool = False
-    """Whether the tasks are a mix, which the collector evaluates on the way."""
     has_teacher: bool = False
     """Whether a worse copy of the model learns from the model."""
 
@@ -91,9 +95,19 @@ LESSONS = {
         most_tokens=96,
         title="three environments at once",
         axis="share of tasks that are solved",
+        is_evaluated=True,
         is_mix=True,
     ),
 }
+
+LESSONS["epochs"] = replace(
+    LESSONS["sums"],
+    options=("--train=400", "--levels", "1", "2", "3"),
+    groups=16,
+    steps=60,
+    title="400 sums of one to three digits, again and again",
+    is_evaluated=True,
+)
 
 LESSONS["distillation"] = replace(
     LESSONS["sums"],
@@ -104,7 +118,7 @@ LESSONS["distillation"] = replace(
 )
 
 EVAL_EVERY = 10
-"""Steps from one evaluation of a mix to the next."""
+"""Steps from one evaluation on the way to the next."""
 
 EVERYTHING = "everything"
 
@@ -176,6 +190,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--test", type=int, help="number of tasks to test with")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--task-policy", default="uniform", help="chooses the tasks of an epoch")
     parser.add_argument("--kill", action="store_true", help="kill every process once")
     args = parser.parse_args()
     lesson = LESSONS[args.lesson]
@@ -186,7 +201,8 @@ def main() -> None:
     if lesson.has_teacher:
         args.algorithm = "distillation"
         make_student(folder, args.seed)
-    run(lesson.tasks, str(folder), f"--test={args.test}", f"--seed={args.seed}")
+    options = [f"--test={args.test}", f"--seed={args.seed}", *lesson.options]
+    run(lesson.tasks, str(folder), *options)
     head, buffer, away = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
     with ExitStack() as stack:
         others: list[Kept] = []
@@ -197,25 +213,27 @@ def main() -> None:
         servers = stack.enter_context(kept("servers", serve(lesson, folder, head, more), folder))
         wait_for(head, servers)
         before = after = 0.0
-        if not lesson.is_mix:
+        if not lesson.is_evaluated:
             before = evaluate(lesson, folder, head, "before")
             print(
                 f"before: reward {before:.3f} on {args.test} tasks that it never saw, 4 times each"
             )
         others += [
             stack.enter_context(kept("buffer", serve_buffer(lesson, folder, buffer), folder)),
-            stack.enter_context(kept("collector", collect(lesson, folder, head, buffer), folder)),
+            stack.enter_context(kept("collector", collect(args, folder, head, buffer), folder)),
         ]
         trainer = stack.enter_context(kept("trainer", train(args, folder, head, buffer), folder))
         follow(trainer, [servers, *others], folder, args)
-        if lesson.is_mix:
+        if lesson.is_evaluated:
             wait_for_evaluation(args.steps // EVAL_EVERY * EVAL_EVERY, others[-1], folder)
         for one in reversed(others):
             one.stop()
-        if not lesson.is_mix:
+        if not lesson.is_evaluated:
             after = evaluate(lesson, folder, head, "after")
-    if lesson.is_mix:
-        show_mix(folder)
+    if lesson.is_evaluated:
+        mix_report.show_evaluations(folder)
+        if lesson.is_mix:
+            mix_report.show_shares(folder)
     else:
         print(f"before {before:.3f}, after {after:.3f}: {describe_gain(folder)}")
     if args.kill:
@@ -258,11 +276,15 @@ def serve_environment(url: str) -> list[str]:
     ]
 
 
-def collect(lesson: Lesson, folder: Path, head: str, buffer: str) -> list[str]:
+def collect(args: argparse.Namespace, folder: Path, head: str, buffer: str) -> list[str]:
+    lesson = LESSONS[args.lesson]
     tasks = [f"+agent_name={lesson.agent}", f"+input_jsonl_fpath={folder / 'train.jsonl'}"]
     if lesson.is_mix:
-        tasks = [f"+mix={folder}/mix.yaml", f"+eval={folder}/eval.yaml"]
-        tasks.append(f"+eval_every={EVAL_EVERY}")
+        tasks = [f"+mix={folder}/mix.yaml"]
+    if lesson.is_evaluated:
+        tasks += [f"+eval={folder}/eval.yaml", f"+eval_every={EVAL_EVERY}"]
+    if args.task_policy != "uniform":
+        tasks.append(f"+task_policy={args.task_policy}")
     if lesson.has_teacher:
         tasks.append("+teacher=teacher_model")
     return [
@@ -383,14 +405,14 @@ def check(lesson: Lesson, folder: Path, *, is_whole: bool) -> None:
         print(*outages, sep="\n")
         assert any("is down" in line for line in outages), "no environment was away"
         if is_whole:
-            off = measure_distance(folder)
+            off = mix_report.measure_distance(folder)
             assert off <= MOST_OFF, f"a share is {off:.1%} from its weight"
 
 
 def wait_for_evaluation(version: int, collector: Kept, folder: Path) -> None:
     """Wait until the last version is evaluated, or the collector has ended."""
     while collector.process.poll() is None:
-        lines = read_evaluations(folder)
+        lines = mix_report.read_evaluations(folder)
         sets = {each["set"] for each in lines}
         if {each["set"] for each in lines if each["version"] == version} >= sets > set():
             return
@@ -410,8 +432,8 @@ def draw(lesson: Lesson, algorithm: str, folder: Path, tests: Sequence[tuple[int
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     axes.plot(range(1, len(rewards) + 1), rewards, color="#b9cdef", label="each training step")
     axes.plot(range(1, len(rewards) + 1), smooth, color="#2456a6", label="mean of 10 steps")
-    if lesson.is_mix:
-        draw_evaluations(axes, folder)
+    if lesson.is_evaluated:
+        mix_report.draw_evaluations(axes, folder)
         tests = []
     else:
         xs, ys = zip(*tests, strict=True)

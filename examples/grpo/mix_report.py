@@ -1,4 +1,4 @@
-"""What became of a mix: the evaluations of each environment, and its share of the groups."""
+"""What became of a training: its evaluations on the way, and the shares of a mix."""
 
 import json
 import math
@@ -13,8 +13,8 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def show_mix(folder: Path) -> None:
-    """The evaluations of each set, the last ones against the first, and the shares."""
+def show_evaluations(folder: Path) -> None:
+    """The evaluations of each set, and the last ones against the first."""
     lines = read_evaluations(folder)
     for name in dict.fromkeys(line["set"] for line in lines if is_sampled(line)):
         of = [line for line in lines if line["set"] == name]
@@ -28,6 +28,10 @@ def show_mix(folder: Path) -> None:
         print(said)
     if gains := [each for each in last.values() if "gain" in each and is_sampled(each)]:
         print(f"mean of the sets: {describe_mean_gain(gains)}")
+
+
+def show_shares(folder: Path) -> None:
+    """Of the groups that were trained on, those of each environment of a mix."""
     sources = count_sources(folder)
     for name, number in sources.items():
         print(f"{name}: {number:,} of {sources.total():,} groups, {number / sources.total():.1%}")
