@@ -212,7 +212,7 @@ class Running(ABC):
         """Start nothing more and let what is in flight finish; called again, cancel it."""
         self._is_stopped = True
         if self._run is not None:
-            self._run.interrupt()
+            self._run.end.interrupt()
 
     def __await__(self) -> Generator[Any, None, Collected]:
         return self.table().__await__()
@@ -250,7 +250,7 @@ class Running(ABC):
                 run = self._run = self._make_run(collection)
                 await run.warm_up()
                 if self._is_stopped:
-                    run.interrupt()
+                    run.end.interrupt()
                 outcomes = run.outcomes()
                 async with self._beside(run):
                     with _watch(run, self._readers):

@@ -1,15 +1,19 @@
-"""A plan in numbers, and what a run asks of the source that its attempts are from."""
+"""A plan in numbers, what a run asks of the source of its attempts, and the metrics of a run with
+what was in its output before.
+"""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ..analysis.metrics.summary import Metrics
 from ..analysis.metrics.tally import Tally
 from ..store.compact import Keys
-from ..store.lines import Malformed
-from ..store.tasks import Others, OwnTasks, agent_name_of
+from ..store.lines import Malformed, rollout_of
+from ..store.tasks import BREATH, Others, OwnTasks, agent_name_of
 from ..types import Attempt, JsonObject, Key, Outcome, Rollout, Task
 from .schedule import End, Later
 
@@ -219,3 +223,47 @@ class RunSource(ABC):
     def own_results(self) -> JsonObject:
         """What this source adds to the metrics file."""
         return {}
+
+
+class WholeMetrics:
+    """`rows` are those of the rollouts before, which take a while to be read. `pending` are the
+    keys of those that had no verdict: until the input is read, nobody knows whether it has them."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        source: RunSource,
+        rows: Iterable[JsonObject],
+        pending: Container[Key],
+        add_to_groups: Callable[[Rollout], object],
+    ) -> None:
+        self.metrics, self._source = metrics, source
+        self.is_complete = False
+        """Whether the metrics have everything that was on disk before the run."""
+        self._rows, self._pending, self._add_to_groups = iter(rows), pending, add_to_groups
+        self._undecided: list[Rollout] = []
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a rollout of this run."""
+        if self.is_complete or rollout.key not in self._pending:
+            self.metrics.add(rollout)
+        else:
+            self._undecided.append(rollout)
+
+    async def know_tasks(self) -> None:
+        """From here on, what is not of this input's tasks is counted apart."""
+        if self._source.own is None:
+            await self._source.know_tasks()
+        self.metrics.own = self._source.own
+        while self._undecided:
+            self.metrics.add(self._undecided.pop())
+
+    async def count_rows(self) -> None:
+        """Count the rollouts before, as far as that was not done; others may work meanwhile."""
+        for number, row in enumerate(self._rows, 1):
+            rollout = rollout_of(row)
+            self.metrics.add(rollout)
+            self._source.add_earlier(rollout)
+            self._add_to_groups(rollout)
+            if number % BREATH == 0:
+                await asyncio.sleep(0)

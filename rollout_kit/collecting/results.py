@@ -9,10 +9,11 @@ from ..store.files import write_json
 from ..types import JsonObject
 from .cheapest.savings import Savings
 from .data.benchmarks.score import find_definition, score
+from .ending import Ending
 from .live.snapshot import Snapshot
 from .live.watcher import snapshot_of
 from .pacing.limiter import Adaptive
-from .run import Ending, Run
+from .run import Run
 from .sources import TaskSource
 
 
@@ -80,7 +81,7 @@ def finish(run: Run) -> Results:
         lost = groups and run.command.max_failed_fraction * groups.planned < groups.failed
         has_all = counts.missing + counts.malformed <= tolerated and not lost
         status = Status.FINISHED if has_all else Status.NO_RESULT
-    run.ending = ending
+    run.end.kind = ending
     note(run, metrics, status)
     return Results(metrics, status, snapshot)
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -19,14 +18,14 @@ from ..analysis.metrics.tally import Tally
 from ..errors import OutputError, RolloutError, StopRun
 from ..serving.transport.loop import beside
 from ..session import Session, entered
-from ..store.lines import MadeRollout, rollout_of
-from ..store.tasks import BREATH
-from ..types import Attempt, Failure, JsonObject, Outcome, Rollout, Say
+from ..store.lines import MadeRollout
+from ..types import Attempt, Failure, Outcome, Rollout, Say
 from .audit import VerdictAudit
 from .cheapest.ways import ALL_ALIKE
+from .counts import WholeMetrics
+from .ending import Ending, RunEnd, RunLimits
 from .groups.following import GroupFollower
 from .groups.scoring import GroupScoring
-from .limits import RunLimits
 from .pacing.budget import within
 from .pacing.capacity import Size
 from .pacing.give_up import GiveUp
@@ -51,14 +50,6 @@ NUM_SIZED = 8
 
 OVERLOADED = frozenset({429, 503, 529})
 """Statuses after which an adaptive limit is cut."""
-
-
-class Ending(Enum):
-    """How a run has ended."""
-
-    DONE = "done"
-    INTERRUPTED = "interrupted"
-    LIMIT = "limit"
 
 
 class Observer(Protocol):
@@ -87,28 +78,20 @@ class Run:
         self.collection = collection
         self.command, self.runner, self.source = command, runner, source
         self.num_given = None if attempts is None else len(attempts)
-        self.ending = Ending.DONE
-        self.num_left_waiting = 0
-        """Rollouts that waited for batches when a person stopped the run."""
+        self.end = RunEnd(command.drain_timeout_s, say)
         self.tally = Tally()
         self.metrics = Metrics.of_run(command.pass_threshold, source.covers, source.arm_ids)
         self.parallel = collection.parts.make_limit(collection.parallelism)
         self.meter = self.parallel.tell(Meter(self.limiter, collection.journal, runner.load))
         self.audit: VerdictAudit | None = None
-        self.is_counted = False
-        """Whether the metrics hold everything that was on disk before the run."""
         self._say, self._ends = say, ends
         self._write_metrics, self._on_counted = write_metrics, on_counted
-        self._earlier = collection.journal.earlier_rows()
-        self._pending = collection.journal.contents.pending
-        self._undecided: list[Rollout] = []
-        """Rollouts that were pending, as long as it is not known of which input they are."""
         budget = collection.parts.make_budget(command)
         budget.bills.append(runner.bill)
-        self.limits = RunLimits(command, budget, say, self._reach_limit)
+        self.limits = RunLimits(command, budget, say, self.end)
         is_whole = attempts is None and command.only is None
-        self.groups = GroupFollower(collection, self.end_with)
-        parts = self.groups, collection, self.metrics, self.end_with
+        self.groups = GroupFollower(collection, self.end.fail)
+        parts = self.groups, collection, self.metrics, self.end.fail
         self.scoring = GroupScoring(*parts, is_whole=is_whole)
         self.schedule = Schedule(
             source if attempts is None else Attempts(iter(attempts)),
@@ -118,6 +101,15 @@ class Run:
             room=self.limits.budget.room,
             measure=self.meter.take,
         )
+        self.end.join(self.schedule, self.groups, self.scoring)
+        journal = collection.journal
+        self.whole = WholeMetrics(
+            self.metrics,
+            source,
+            journal.earlier_rows(),
+            journal.contents.pending,
+            self.groups.add_earlier,
+        )
         self._give_up = self._judge()
         self._tracebacks = Tracebacks(say)
         self._observers: list[Observer] = [source, self._give_up]
@@ -125,8 +117,6 @@ class Run:
         if fraction:
             self.audit = VerdictAudit(runner, fraction, seed)
             self.observe(self.audit)
-        self._fatal: StopRun | OutputError | None = None
-        self._timers: list[asyncio.TimerHandle] = []
         self._last_outcome = 0.0
         self.each_second: list[Callable[[], object]] = []
         """Called once a second while the run goes on."""
@@ -134,6 +124,15 @@ class Run:
     @property
     def limiter(self) -> Limiter:
         return self.parallel.limiter
+
+    @property
+    def ending(self) -> Ending:
+        return self.end.kind
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the metrics have everything that was on disk before the run."""
+        return self.whole.is_complete
 
     @property
     def num_running(self) -> int:
@@ -178,7 +177,8 @@ class Run:
         self._last_outcome = loop.time()
         async with AsyncExitStack() as stack:
             stack.enter_context(self.meter.measure_run())
-            stack.callback(self._stop_timers)
+            stack.callback(self.end.close)
+            stack.callback(self.limits.stop)
             for work in self._beside():
                 await stack.enter_async_context(beside(work))
             counted = await stack.enter_async_context(beside(self._count_rest()))
@@ -191,8 +191,7 @@ class Run:
             stack.push_async_callback(batches.aclose)
             async for batch in batches:
                 yield self._observe(islice(batch, most), loop.time())
-            if self._fatal:
-                raise self._fatal
+            self.end.raise_error()
             self.collection.journal.check()
             self.collection.journal.sync()
             if self.ending is not Ending.INTERRUPTED:
@@ -202,22 +201,11 @@ class Run:
                     await self.audit.finish()
             await self.groups.finish()
             await self.scoring.drain()
-            if self._fatal:
-                raise self._fatal
+            self.end.raise_error()
             self.collection.journal.finish()
         if not self.is_counted:  # an interrupt came first
-            await self._know_tasks()
-            for row in self._earlier:
-                self._add_earlier(row)
-
-    def interrupt(self) -> None:
-        """Let attempts in flight finish; called again, cancel them."""
-        if self.ending is Ending.INTERRUPTED:
-            self._cancel()
-            return
-        self.ending = Ending.INTERRUPTED
-        self.num_left_waiting = self.schedule.num_waiting
-        self._drain("", "; once more ends them at once", in_time=True)
+            await self.whole.know_tasks()
+            await self.whole.count_rows()
 
     async def cancel_batches(self) -> int:
         """Have the providers end the batches that are under way; returns their number. What they
@@ -270,10 +258,7 @@ class Run:
             if isinstance(outcome, Rollout):
                 if isinstance(outcome, MadeRollout):
                     outcome.encoded = None  # it is written; an observer may keep the rollout
-                if self.is_counted or outcome.key not in self._pending:
-                    self.metrics.add(outcome)
-                else:
-                    self._undecided.append(outcome)
+                self.whole.add(outcome)
             elif outcome.error is not None:
                 self._tracebacks.show(outcome.error)
                 is_overloaded |= isinstance(outcome, Failure) and outcome.error.status in OVERLOADED
@@ -351,16 +336,14 @@ class Run:
         try:
             self.collection.journal.check()
         except OutputError as error:
-            self._fatal = self._fatal or error
-            self._drain("another program touched the output; ", "", in_time=True)
+            self.end.let_finish(error)
 
     async def _force(self) -> None:
         """Force lines to disk. A failure ends the run at once: no line is safe any more."""
         try:
             await asyncio.to_thread(self.collection.journal.sync)
         except OutputError as error:
-            self._fatal = error
-            self.schedule.cancel()
+            self.end.end_rollouts(error)
 
     def _report_silence(self, quiet_s: float) -> None:
         stages = self.stages()
@@ -372,8 +355,7 @@ class Run:
         """End the run when a server of its own is given up, instead of failing row by row."""
         if self._ends:
             done, _ = await asyncio.wait(self._ends, return_when=asyncio.FIRST_COMPLETED)
-            self._fatal = StopRun(f"stopped: {done.pop().result()}")
-            self.schedule.cancel()
+            self.end.end_rollouts(StopRun(f"stopped: {done.pop().result()}"))
 
     async def _count_rest(self) -> None:
         """What can wait for the first requests: a long input, and the metrics of earlier rows."""
@@ -381,60 +363,9 @@ class Run:
         is_late = self.source.is_open_ended
         if is_late:
             await self.source.count_rest()
-        await self._know_tasks()
+        await self.whole.know_tasks()
         if is_late:
             self._on_counted()
-        for number, row in enumerate(self._earlier, 1):
-            self._add_earlier(row)
-            if number % BREATH == 0:
-                await asyncio.sleep(0)
-        self.is_counted = True
+        await self.whole.count_rows()
+        self.whole.is_complete = True
         await self.groups.catch_up()
-
-    async def _know_tasks(self) -> None:
-        """From here on, what is not of this input's tasks is counted apart."""
-        if self.source.own is None:
-            await self.source.know_tasks()
-        self.metrics.own = self.source.own
-        while self._undecided:
-            self.metrics.add(self._undecided.pop())
-
-    def _add_earlier(self, row: JsonObject) -> None:
-        rollout = rollout_of(row)
-        self.metrics.add(rollout)
-        self.source.add_earlier(rollout)
-        self.groups.add_earlier(rollout)
-
-    def _reach_limit(self, why: str, *, in_time: bool) -> None:
-        if self.ending is Ending.DONE:
-            self.ending = Ending.LIMIT
-            self._drain(f"{why}; ", "", in_time=in_time)
-
-    def _drain(self, why: str, more: str, *, in_time: bool) -> None:
-        """Start nothing more; in time, cancel after `drain_timeout_s`."""
-        number = self.schedule.in_flight + self.schedule.num_parked
-        number += 0 if in_time else self.schedule.num_waiting
-        limit = f", for up to {self.command.drain_timeout_s:g} s" if in_time else ""
-        self._say(f"{why}stopping: {number} in flight may finish{limit}{more}")
-        self.schedule.stop(is_patient=not in_time)
-        if self.ending is not Ending.LIMIT:
-            self.groups.stop()
-        if in_time:
-            self._after(self.command.drain_timeout_s, self._cancel)
-
-    def _cancel(self) -> None:
-        self.schedule.cancel()
-        self.groups.stop()
-        self.scoring.cancel()
-
-    def end_with(self, error: OutputError) -> None:
-        self._fatal = self._fatal or error
-        self._cancel()
-
-    def _after(self, seconds: float, act: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
-
-    def _stop_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self.limits.stop()

@@ -18,11 +18,12 @@ from ..analysis.metrics.intervals import MIN_DRAWN, Interval, share, total
 from ..collecting.cheapest.savings import recall_costs
 from ..collecting.cheapest.words import count_ways, describe_limit, describe_ways
 from ..collecting.counts import Counts
+from ..collecting.ending import Ending
 from ..collecting.pacing.bill import Bill, dollars
 from ..collecting.pacing.budget import Budget
 from ..collecting.plan import Collection
 from ..collecting.results import Status, finish
-from ..collecting.run import Ending, Run
+from ..collecting.run import Run
 from ..collecting.schedule import Later
 from ..collecting.sources import TaskSource
 from ..config.keys import CollectConfig

@@ -15,6 +15,7 @@ import orjson
 from ..collecting.changed import find_left_behind
 from ..collecting.cheapest.savings import Savings
 from ..collecting.data.benchmarks.score import describe_score
+from ..collecting.ending import Ending
 from ..collecting.live.control import Control
 from ..collecting.live.door import open_door
 from ..collecting.live.snapshot import Cost, PlanCounts, Snapshot
@@ -22,7 +23,7 @@ from ..collecting.live.watcher import Reader, Watcher
 from ..collecting.pacing.bill import dollars
 from ..collecting.plan import Collection
 from ..collecting.results import Status, finish, has_metrics_file, write_interim
-from ..collecting.run import Ending, Run
+from ..collecting.run import Run
 from ..collecting.schedule import Later
 from ..collecting.sources import TaskSource
 from ..collecting.trackers.tracking import track
@@ -153,9 +154,9 @@ def make_run(
 
 async def drive(run: Run, progress: Progress, readers: Sequence[Reader] = ()) -> None:
     """Run to the end while people see the progress, and can end it with Ctrl-C."""
-    with interrupts(run.interrupt):
+    with interrupts(run.end.interrupt):
         await follow(run, progress, readers)
-    if run.num_left_waiting:
+    if run.end.num_left_waiting:
         await _settle_batches(run, progress)
 
 
@@ -184,7 +185,7 @@ async def follow(run: Run, progress: Progress, readers: Sequence[Reader] = ()) -
 
 async def _settle_batches(run: Run, progress: Progress) -> None:
     """After Ctrl-C, leave the batches to their providers or end them, as the user decides."""
-    number = number_of(run.num_left_waiting, "rollout")
+    number = number_of(run.end.num_left_waiting, "rollout")
     if sys.stdin.isatty() and not progress.as_json:
         progress.say(f"{number} wait for batches. End the batches at the provider too? [y/N]")
         if (await read_line()).strip().lower() in ("y", "yes"):
@@ -197,7 +198,7 @@ async def _settle_batches(run: Run, progress: Progress) -> None:
         f"{number} wait for batches, which keep running at the provider. The same command collects"
         " their answers, and sends nothing of them again",
         event="batches",
-        waiting=run.num_left_waiting,
+        waiting=run.end.num_left_waiting,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..analysis.benchmark_table import describe_sampling, find_score
 from ..collecting.cluster.opening import open_servers
 from ..collecting.command_line import repeat_command
+from ..collecting.ending import Ending
 from ..collecting.live.combine import combine
 from ..collecting.live.snapshot import Snapshot
 from ..collecting.pacing.budget import Budget
@@ -22,7 +23,7 @@ from ..collecting.parallel import SharedLimit
 from ..collecting.parts import Parts
 from ..collecting.plan import Collection
 from ..collecting.results import Results, Status, finish
-from ..collecting.run import Ending, Run
+from ..collecting.run import Run
 from ..collecting.sources import TaskSource
 from ..collecting.trackers.tracking import track
 from ..config.instances import AGENTS
@@ -219,7 +220,7 @@ async def _run_all(members: Sequence[SuiteMember], whole: Whole, shared: SharedL
 
     def interrupt() -> None:
         for _, run in runs:
-            run.interrupt()
+            run.end.interrupt()
 
     with interrupts(interrupt):
         async with asyncio.TaskGroup() as group:

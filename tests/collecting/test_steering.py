@@ -356,7 +356,7 @@ def test_a_wrong_request_changes_nothing(
         assert problem in str(raised.value) and "\n" not in str(raised.value)
         assert steered.control.changes == [] and steered.control.state == "running"
         assert steered.run.limiter() == 50
-        steered.run.interrupt()
+        steered.run.end.interrupt()
 
     collect(bench, clock, script)
     assert "steering" not in json.loads((bench.folder / "rollouts.d/run.json").read_text())

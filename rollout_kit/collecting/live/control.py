@@ -16,7 +16,8 @@ from ...errors import ConfigError, Dropped, OutputError, suggest
 from ...store.lines import describe_error, now_text
 from ...store.scope import is_named, name_of
 from ...types import Attempt, Failure, JsonObject, Key, Say
-from ..run import Ending, Run
+from ..ending import Ending
+from ..run import Run
 from ..schedule import Running
 from ..slot import Slot
 from .flight import describe_flight, first_described
@@ -181,9 +182,9 @@ class Control:
     def _stop(self, how: Literal["drain", "now"]) -> None:
         run = self._run
         if run.ending is not Ending.INTERRUPTED:
-            run.interrupt()
+            run.end.interrupt()
         if how == "now":
-            run.interrupt()
+            run.end.interrupt()
 
     def _in_flight(self) -> dict[Key, Running]:
         slots = self._run.schedule.slots

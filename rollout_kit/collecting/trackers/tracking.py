@@ -13,8 +13,9 @@ from ...secrets import mask, secret_values
 from ...serving.transport.loop import interrupts
 from ...store.files import OutputPaths
 from ...types import JsonObject, Say
+from ..ending import Ending
 from ..live.snapshot import Snapshot
-from ..run import Ending, Run
+from ..run import Run
 from .installed import SWITCHES, is_on
 from .link import Link, Message
 from .outbox import Backlog, Latest

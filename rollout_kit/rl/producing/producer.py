@@ -16,8 +16,9 @@ from socket import gethostname
 from time import perf_counter
 from typing import Any, TypeVar
 
+from ...collecting.ending import Ending
 from ...collecting.groups.following import FollowedGroup
-from ...collecting.run import Ending, Run
+from ...collecting.run import Run
 from ...config.keys import CollectConfig
 from ...errors import ConfigError, OutputError, PeerError, RolloutKitError, number_of
 from ...serving.transport.loop import beside, cancel_all, gather_all, interrupts
@@ -134,7 +135,7 @@ class Producer:
             if not isinstance(error, RolloutKitError):
                 log.exception("an unexpected error beside the run")
             text = f"{error}; the rollouts are on disk: the same command goes on"
-            self._run.end_with(OutputError(text))
+            self._run.end.fail(OutputError(text))
 
     async def look(self) -> None:
         """Journal what has left the buffer, and keep the tickets of what is in progress."""
@@ -215,7 +216,7 @@ class Producer:
         try:
             answer = await self._ask(partial(self._buffer.put, made, ticket=ticket.name))
         except (PeerError, ConfigError) as error:
-            self._run.end_with(OutputError(str(error)))
+            self._run.end.fail(OutputError(str(error)))
             return
         self._tickets.given.pop(settled.group, None)
         self.put[answer] += 1
