@@ -78,7 +78,7 @@ TOOLS = (
         ("openai",),
         (
             tests(
-                "OpenAI's client works with every model server: text, streams, tools, structured output, errors",
+                "OpenAI's client works with every model server, with streams and tools",
                 *(
                     "tests/endpoints/test_openai_clients.py",
                     "tests/endpoints/test_open_responses.py",
@@ -111,7 +111,7 @@ TOOLS = (
         ("mcp",),
         (
             tests(
-                "MCP's client works with rollout_kit's servers, and an MCP server as an environment",
+                "MCP's client works with rollout_kit, and an MCP server is an environment",
                 *("-m", "slow or not slow", "tests/servers/test_mcp.py"),
                 runs_in="mcp",
             ),
