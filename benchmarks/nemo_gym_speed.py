@@ -130,14 +130,14 @@ def compare(gym: Path, number: int) -> None:
 
         print("| way | rollouts | rollouts/s | CPU ms a rollout | of the verifier | start, CPU s |")
         print("|---|---|---|---|---|---|")
-        show(Way("ours, one command", alone), number, place, model, gym)
+        show(Way("rollout_kit, one command", alone), number, place, model, gym)
         with running(gym, CONFIG, url, place) as (port, _, servers):
 
             def client(rows: Path, output: Path) -> list[str]:
                 words = [f"+head_server.port={port}", f"+agent_name={find_agent(gym / CONFIG)}"]
                 return [programs("ng_collect_rollouts"), *words, *files(rows, output)]
 
-            way = Way("ours, with `ng_run`", client, servers)
+            way = Way("rollout_kit, with `ng_run`", client, servers)
             show(way, number, place, model, gym)
         with running(gym, CONFIG, url, place, "openai_model") as (port, _, servers):
 
@@ -147,7 +147,7 @@ def compare(gym: Path, number: int) -> None:
                 python = [find_python(gym), "-c", ITS_COLLECTOR]
                 return [*python, *words, *files(rows, output)]
 
-            show(Way("NeMo Gym's, with `ng_run`", theirs, servers), number, place, model, gym)
+            show(Way("NeMo Gym, with `ng_run`", theirs, servers), number, place, model, gym)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".compat"
 PAGE = ROOT / "docs/compatibility.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->"
-HEAD = "| tool | release | checked on | what | holds |\n|---|---|---|---|---|\n"
+HEAD = "| tool | release | checked on | check | passed |\n|---|---|---|---|---|\n"
 
 OURS = "ours"
 """The environment that the project's tests run in."""
@@ -78,14 +78,18 @@ TOOLS = (
         ("openai",),
         (
             tests(
-                "its client at every model server: text, streams, tools, structured output, errors",
+                "OpenAI's client works with every model server, with streams and tools",
                 *(
                     "tests/endpoints/test_openai_clients.py",
                     "tests/endpoints/test_open_responses.py",
                 ),
                 runs_in="openai",
             ),
-            tests("its batches", "tests/endpoints/test_batches.py", runs_in="openai"),
+            tests(
+                "OpenAI's batches are sent and read",
+                "tests/endpoints/test_batches.py",
+                runs_in="openai",
+            ),
         ),
         first=(".[dev,batch]",),
     ),
@@ -94,7 +98,7 @@ TOOLS = (
         ("anthropic",),
         (
             tests(
-                "its client at every model server, and as the client of its batches",
+                "Anthropic's client works with every model server, and sends batches",
                 *("tests/endpoints/test_anthropic_client.py",),
                 *("tests/endpoints/test_batch_providers.py",),
                 runs_in="anthropic",
@@ -107,7 +111,7 @@ TOOLS = (
         ("mcp",),
         (
             tests(
-                "its client at our servers, its server as an environment, stateless and not",
+                "MCP's client works with rollout_kit, and an MCP server is an environment",
                 *("-m", "slow or not slow", "tests/servers/test_mcp.py"),
                 runs_in="mcp",
             ),
@@ -119,7 +123,7 @@ TOOLS = (
         ("openenv",),
         (
             tests(
-                "`openenv validate`, its client and its example environment",
+                "`openenv validate`, OpenEnv's client and OpenEnv's example environment work",
                 *("-m", "openenv", "tests/servers/test_openenv_peer.py"),
             ),
         ),
@@ -129,7 +133,7 @@ TOOLS = (
         ("harbor",),
         (
             tests(
-                "its models accept our trajectories; its jobs are read",
+                "Harbor's models accept rollout_kit's trajectories, and `ng_import` reads jobs",
                 *("-m", "formats", "tests/formats", "-k", "harbor"),
             ),
         ),
@@ -138,7 +142,7 @@ TOOLS = (
     Tool(
         "inspect",
         ("inspect-ai", "openai"),
-        (tests("its logs are read", "-m", "formats", "tests/formats", "-k", "inspect"),),
+        (tests("`ng_import` reads logs", "-m", "formats", "tests/formats", "-k", "inspect"),),
         title="inspect-ai",
     ),
     Tool(
@@ -146,11 +150,11 @@ TOOLS = (
         ("verifiers", "uv"),
         (
             tests(
-                "its evaluation on our servers, and on environments of ours that it starts",
+                "verifiers evaluates on running servers, and on environments that it starts",
                 *("-m", "trainers", "tests/training/test_verifiers.py"),
                 runs_in="verifiers",
             ),
-            tests("its results are read", "-m", "formats", "tests/formats", "-k", "verifiers"),
+            tests("`ng_import` reads results", "-m", "formats", "tests/formats", "-k", "verifiers"),
         ),
         first=(".[dev,local,math]",),
     ),
@@ -159,12 +163,12 @@ TOOLS = (
         ("trl", "peft", "pillow", "openenv"),
         (
             tests(
-                "its trainers load and train on what `ng_export` writes",
+                "TRL's trainers load and train on the files of `ng_export`",
                 *("-m", "trainers", "tests/training/test_trl.py"),
                 runs_in="trl",
             ),
             tests(
-                "its GRPOTrainer trains on an environment of ours through OpenEnv",
+                "`GRPOTrainer` trains on an environment of rollout_kit through OpenEnv",
                 *("-m", "trainers", "tests/training/test_trl_openenv.py"),
                 runs_in="trl",
             ),
@@ -176,19 +180,19 @@ TOOLS = (
         ("nemo-gym",),
         (
             Check(
-                "every YAML of its package is read (`ng_list +check=true`)",
+                "`ng_list +check=true` reads every YAML file of the package",
                 ("-m", f"{MODULE}gym_files", "{python}"),
             ),
             Check(
-                "every key of its model and environment servers, `simple_agent` and rows is known",
+                "every key of model servers, environment servers, `simple_agent` and rows is known",
                 ("-m", f"{MODULE}gym_keys", "{python}"),
             ),
             Check(
-                "the same findings about broken rollouts as its health checks",
+                "findings about broken rollouts are the same as in NeMo Gym's health checks",
                 ("-m", f"{MODULE}health", "--python", "{python}"),
             ),
             tests(
-                "its rollouts are read, and its models read ours",
+                "`ng_import` reads rollouts, and NeMo Gym's models read rollouts of rollout_kit",
                 *("-m", "formats", "tests/formats", "-k", "nemo_gym and not lines"),
             ),
         ),

@@ -170,7 +170,7 @@ FLAGS = {
     "all_options": "rewards a list of all options",
     "early_exit": "rewards early exit",
     "judge_injection": "rewards orders to its judge",
-    "editable_tests": "what the verdict rests on can be edited",
+    "editable_tests": "a tool can edit what the verifier trusts",
     "tool_answer": "a tool gives the answer away",
     "tool_knows": "a tool gives the answer away",
     "vacuous": "rewards no answer",

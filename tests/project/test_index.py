@@ -11,7 +11,7 @@ REFERENCES = f"{PROJECT}test_references.py"
 
 HELD = {
     "Start with the [README](../README.md).": f"{PROJECT}test_readme.py::test_a_hosted_api",
-    "The guides below use its files": f"{PROJECT}test_readme.py::test_two_terminals",
+    "The guides below use the README's files": f"{PROJECT}test_readme.py::test_two_terminals",
     "The commands on these pages are tested": f"{PROJECT}test_shown_output.py::"
     "test_every_output_that_a_page_shows_is_compared_with_what_is_printed",
     "Some commands cannot be run in a test": f"{PROJECT}test_readme.py::"
@@ -33,21 +33,21 @@ HELD = {
     "test_every_field_that_a_run_writes_is_on_the_page",
     "the exit statuses of commands": f"{REFERENCES}::"
     "test_every_key_error_status_and_name_has_a_text",
-    "the figures in a snapshot": f"{REFERENCES}::test_every_page_is_what_the_code_says",
+    "the figures of a running collection": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every built-in benchmark": f"{REFERENCES}::test_every_page_is_what_the_code_says",
     "every public name": f"{REFERENCES}::test_every_key_error_status_and_name_has_a_text",
     "the terms used in code": f"{REFERENCES}::test_the_glossary_names_only_what_exists",
     "the parts of the package": f"{PROJECT}test_shape.py::"
     "test_the_architecture_page_names_six_files_that_can_be_read_in_one_go",
-    "every route of the servers": f"{REFERENCES}::"
+    "every HTTP route of the servers": f"{REFERENCES}::"
     "test_the_openapi_document_has_every_route_and_every_type_that_it_names",
     "HTTP routes between servers": "tests/servers/test_protocol.py::"
     "test_every_exchange_goes_as_the_document_says",
-    "how your machine is protected": "tests/servers/test_nothing_is_evaluated.py::"
+    "the protection of your machine": "tests/servers/test_nothing_is_evaluated.py::"
     "test_no_text_is_evaluated",
-    "how code from a model is isolated": "tests/servers/test_sandbox.py::"
+    "the isolation of code from a model": "tests/servers/test_sandbox.py::"
     "test_no_secret_can_be_read",
-    "measurements, compared with": f"{PROJECT}test_benchmarks.py::"
+    "measurements, and comparisons with": f"{PROJECT}test_benchmarks.py::"
     "test_the_chart_of_the_readme_shows_the_table_of_the_page",
     "the language model that the demo uses": f"{PROJECT}test_demo.py::"
     "test_the_demo_is_held_out_mostly_right_and_calls_its_tool",

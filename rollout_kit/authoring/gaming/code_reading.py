@@ -18,7 +18,7 @@ TRUTH_NAME = re.compile(
 
 WRITES = frozenset({"write_text", "write_bytes", "writelines", "write"})
 
-EDITABLE = "what the verdict rests on can be edited"
+EDITABLE = "a tool can edit what the verifier trusts"
 TRUSTS_EXIT = "believes the exit status of submitted code"
 
 Found = tuple[str, str]
