@@ -139,7 +139,7 @@ class Chosen:
 class Series:
     """What a plot tells apart: file, agent and arm, as far as they differ."""
 
-    def __init__(self, dataset: Dataset, ids: Iterable[int]) -> None:
+    def __init__(self, dataset: Dataset, ids: Sequence[int]) -> None:
         self.parts = _divide(dataset, ids)
         order = _order_of(dataset)
         known = sorted(self.parts, key=order)
@@ -162,9 +162,23 @@ class Series:
         return joined
 
 
-def _divide(dataset: Dataset, ids: Iterable[int]) -> dict[Name, list[Chosen]]:
+def _divide(dataset: Dataset, ids: Sequence[int]) -> dict[Name, list[Chosen]]:
     """The rows of each file, agent and arm."""
-    ordered, found, begin = sorted(ids), defaultdict[Name, list[Chosen]](list), 0
+    found = defaultdict[Name, list[Chosen]](list)
+    for number, rows in _rows_of(dataset, ids):
+        chosen = Chosen(dataset.parts[number].index.columns, number, rows)
+        for name, each in _divide_file(dataset.output_of(number).name, chosen):
+            found[name].append(each)
+    return found
+
+
+def _rows_of(dataset: Dataset, ids: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    """The number of each file and its rows."""
+    sizes = [len(part.index) for part in dataset.parts]
+    if sum(sizes) == len(ids):  # they are all rows
+        yield from ((number, range(size)) for number, size in enumerate(sizes) if size)
+        return
+    ordered, begin = sorted(ids), 0
     while begin < len(ordered):
         number = ordered[begin] >> ROW_BITS
         end = bisect_left(ordered, (number + 1) << ROW_BITS, begin)
@@ -172,11 +186,8 @@ def _divide(dataset: Dataset, ids: Iterable[int]) -> dict[Name, list[Chosen]]:
         rows: Sequence[int] = range(first, last + 1)
         if len(rows) != end - begin:
             rows = [each & ROW_MASK for each in ordered[begin:end]]
-        chosen = Chosen(dataset.parts[number].index.columns, number, rows)
-        for name, each in _divide_file(dataset.output_of(number).name, chosen):
-            found[name].append(each)
+        yield number, rows
         begin = end
-    return found
 
 
 def _divide_file(file: str, chosen: Chosen) -> Iterator[tuple[Name, Chosen]]:

@@ -37,7 +37,7 @@ MAX_SPANS = 100
 """Spans of time of a plot over time."""
 
 
-def histogram(dataset: Dataset, ids: Iterable[int], name: str) -> JsonObject:
+def histogram(dataset: Dataset, ids: Sequence[int], name: str) -> JsonObject:
     """Counts of a column: `bins` of (low, high, number), or `names` of (text, number). `series` has
     the names of the series, and `of_series` the numbers of each in every bin or name. ConfigError
     if no file has the column."""
@@ -120,7 +120,7 @@ def _round_step(step: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step)
 
 
-def plots(dataset: Dataset, ids: Iterable[int]) -> JsonObject:
+def plots(dataset: Dataset, ids: Sequence[int]) -> JsonObject:
     """Everything on the page of plots."""
     series = Series(dataset, ids)
     length = _points(series, "output_tokens", "reward")  # first: it counts columns of the others
