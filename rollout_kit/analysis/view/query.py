@@ -33,7 +33,7 @@ from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 STEP = 4096
 """Rows between two looks at whether the query was cancelled."""
 
-WAIT_S, SETTLE_S = 0.4, 0.05
+WAIT_S, SETTLE_S = 0.7, 0.05
 """How long a reply waits for its rows, and then for all others: most results are whole by then, so
 that the page need not ask again."""
 
