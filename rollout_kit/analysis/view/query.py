@@ -34,7 +34,7 @@ STEP = 4096
 """Rows between two looks at whether the query was cancelled."""
 
 WAIT_S, SETTLE_S = 0.7, 0.05
-"""How long a reply waits for its rows, and then for all others: most results are whole by then, so
+"""How long a reply waits for its rows, and then for all others: most filters are done by then, so
 that the page need not ask again."""
 
 MAX_RESULTS = 8
@@ -96,7 +96,8 @@ class Result:
 
         with self._changed:
             self._changed.wait_for(has_enough, WAIT_S)
-            self._changed.wait_for(lambda: self.is_done, SETTLE_S)
+            if not self.query.search:
+                self._changed.wait_for(lambda: self.is_done, SETTLE_S)
 
 
 class Queries:
