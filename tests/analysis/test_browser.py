@@ -318,6 +318,18 @@ BOMB = (
 )
 
 
+SCREEN = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAADwAAAAeCAIAAAD/+uoYAAAANUlEQVR42u3OQQkAAAgE"
+    "sOv/MopRjGQKH8JgAZbqeSfS0tLS0tLS0tLS0tLS0tLS0tLS0lcWJCKBUycWZKAAAAAASUVORK5CYII="
+)
+
+
+def look(name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """A turn whose call returns a picture of 60 times 30 pixels."""
+    asked, returned = use(name, "", 0, **arguments)
+    return [asked, {**returned, "output": [{"type": "input_image", "image_url": SCREEN}]}]
+
+
 @pytest.fixture
 def agentic(tmp_path: Path) -> Path:
     """Rollouts with one fault each, one with a long output, one of every kind of text."""
@@ -345,10 +357,18 @@ def agentic(tmp_path: Path) -> Path:
         "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-old\n+new\n"
     )
     repaired["verifier_output"] = "PASSED test_a.py::test_a\nFAILED test_a.py::test_b - it is old\n"
+    clicks = [
+        look("computer", {"action": "left_click", "coordinate": [30, 15]}),
+        look("computer", {"action": {"type": "click", "x": 9, "y": 18}}),
+        look("computer", {"action": "left_click", "coordinate": [400, 15]}),
+    ]
     faults = [faulty_line(at + 1, fault) for at, fault in enumerate(FAULTS)]
     write_jsonl(
         tmp_path / "faults.jsonl",
-        [*faults, agentic_line(11, turns), agentic_line(12, texts), judged, repaired],
+        [
+            *(*faults, judged, repaired),
+            *(agentic_line(at, each) for at, each in ((11, turns), (12, texts), (15, clicks))),
+        ],
     )
     write_jsonl(tmp_path / "many.jsonl", [line(each, 0, "yes", 1.0) for each in range(400)])
     return tmp_path
@@ -360,7 +380,7 @@ def test_a_reader_sees_what_an_agent_did(browser: str, agentic: Path) -> None:
         command = ["node", script, MODULES, browser, url, agentic, os.environ.get("PICTURES", "")]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok: ") == 13
+    assert done.stdout.count("ok: ") == 16
 
 
 @pytest.fixture

@@ -165,6 +165,44 @@ const steps = {
     assert.ok((await page.evaluate(() => document.documentElement.scrollHeight)) > 5000);
     await page.emulateMedia({ media: "screen" });
   },
+  async "the print button prints when all turns are open"(page) {
+    await openRollout(page, 1);
+    await page.evaluate(() => {
+      globalThis.print = () => {
+        globalThis.printed = document.querySelectorAll(".turn-body .item").length;
+        dispatchEvent(new Event("afterprint"));
+      };
+    });
+    await page.getByRole("button", { name: "print", exact: true }).click();
+    await page.waitForFunction(() => globalThis.printed >= 100);
+    await page.waitForFunction(() => document.querySelectorAll(".turn-body").length < 100);
+  },
+  async "a link to a message brings it into sight"(page) {
+    await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+    await openRollout(page, 12, "#turn=3");
+    const message = '[data-turn="3"] [data-item="1"]';
+    await page.locator(message).getByRole("button", { name: "copy a link to this message" }).click();
+    await page.waitForFunction(async () => (await navigator.clipboard.readText()).endsWith("#turn=3.1"));
+    await page.goto("about:blank");
+    await openRollout(page, 11, "#turn=1.1");
+    const linked = page.locator('[data-turn="1"] [data-item="1"] h3').first();
+    await linked.waitFor();
+    await inSight(page, await linked.elementHandle());
+    assert.match(page.url(), /#turn=1\.1$/);
+  },
+  async "a click is marked on its screenshot"(page) {
+    await openRollout(page, 15, "#turn=1");
+    for (const [turn, across, down] of [[1, 0.5, 0.5], [2, 0.15, 0.6]]) {
+      const picture = await page.locator(`[data-turn="${turn}"] img.picture`).boundingBox();
+      const mark = await page.locator(`[data-turn="${turn}"] .pointed`).boundingBox();
+      assert.ok(Math.abs(mark.x + mark.width / 2 - picture.x - across * picture.width) < 1.5);
+      assert.ok(Math.abs(mark.y + mark.height / 2 - picture.y - down * picture.height) < 1.5);
+    }
+    await page.locator('[data-turn="3"] img.picture').waitFor();
+    assert.equal(await page.locator('[data-turn="3"] .pointed').count(), 0);
+    await checkAccess(page, "a click");
+    if (pictures) await page.screenshot({ path: join(pictures, "click.png") });
+  },
   async "a phone shows a rollout without a fault"(page) {
     await page.setViewportSize({ width: 390, height: 800 });
     await openRollout(page, 3);

@@ -76,7 +76,7 @@ const steps = {
     await openRollout(page, 'task_id == "0000000000000009"');
     const heads = await page.locator(".item.tools h3").allTextContents();
     const texts = await calls(page);
-    const shown = Object.fromEntries(heads.map((head, at) => [head.replace("tool call: ", "").replace(" copy the call", ""), texts[at]]));
+    const shown = Object.fromEntries(heads.map((head, at) => [head.replace("tool call: ", "").replace(/ *copy the call.*/, ""), texts[at]]));
     const expected = {
       "deepwiki / ask_question": ["tabs", "MCP says: spaces"],
       "deepwiki / broken": ["{}", "the server is away"],

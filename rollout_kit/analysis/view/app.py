@@ -87,6 +87,7 @@ class Viewer:
     def rows(self, query: Query, start: int, count: int) -> JsonObject:
         """Some of the rows that a query chooses."""
         result = self.queries.result(query)
+        result.wait_for_rows(start + count)
         is_done, ids = result.is_done, result.ids  # in this order: `ids` is whole once it is done
         chosen = ids[start : start + max(0, min(count, MAX_ROWS))] if start >= 0 else ids[:0]
         return {
@@ -123,6 +124,7 @@ class Viewer:
     def neighbours(self, query: Query, row_id: int) -> JsonObject:
         """The rows before and after one, within a query."""
         result = self.queries.result(query)
+        result.wait_for_rows()
         is_done, ids = result.is_done, result.ids
         found: JsonObject = {"is_done": is_done, "total": len(ids)}
         try:
@@ -139,6 +141,7 @@ class Viewer:
     def count(self, query: Query, what: Callable[[Sequence[int]], JsonObject]) -> JsonObject:
         """What is counted over the rows of a query so far; ConfigError for a wrong query."""
         result = self.queries.result(query)
+        result.wait_for_rows()
         is_done, ids = result.is_done, result.ids
         if result.error:
             raise ConfigError(result.error)

@@ -33,6 +33,10 @@ from .dataset import ROW_BITS, ROW_MASK, Dataset, Part, StoredOutput
 STEP = 4096
 """Rows between two looks at whether the query was cancelled."""
 
+WAIT_S, SETTLE_S = 0.7, 0.05
+"""How long a reply waits for its rows, and then for all others: most filters are done by then, so
+that the page need not ask again."""
+
 MAX_RESULTS = 8
 """Results that are kept for pages that come back to them."""
 
@@ -75,6 +79,25 @@ class Result:
         self.error = ""
         self.version = self.generation = -1
         """Of the dataset that it was computed for."""
+        self._changed = threading.Condition()
+
+    def note_change(self) -> None:
+        """Rows were added, or the computation has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_rows(self, number: int | None = None) -> None:
+        """Wait a moment for so many rows, or for all of them."""
+        number = None if self.query.sort else number  # rows have no order before all are there
+
+        def has_enough() -> bool:
+            is_over = self.is_done or self.is_cancelled
+            return is_over or (number is not None and len(self.ids) >= number)
+
+        with self._changed:
+            self._changed.wait_for(has_enough, WAIT_S)
+            if not self.query.search:
+                self._changed.wait_for(lambda: self.is_done, SETTLE_S)
 
 
 class Queries:
@@ -122,6 +145,7 @@ class Queries:
             ids = array("Q") if result.has_earlier else result.ids
             for found in choose(self._dataset, result):
                 ids.extend(found)
+                result.note_change()
             if result.query.sort and not result.is_cancelled:
                 ids = order(self._dataset, ids, result.query.sort)
             result.ids = ids
@@ -132,6 +156,7 @@ class Queries:
         finally:
             result.searched = 1.0
             result.is_done = not result.is_cancelled
+            result.note_change()
 
 
 def choose(dataset: Dataset, result: Result) -> Iterator[list[int]]:

@@ -3,6 +3,7 @@
 
 import { html, useContext } from "./vendor/preact-htm.js";
 import { number } from "./format.js";
+import { Picture, placesOf } from "./picture.js";
 import { Asked, Markdown, Returned } from "./rich.js";
 import { Copy, Reading, Text, pretty } from "./texts.js";
 import { SampledTokens, Tokens } from "./tokens.js";
@@ -34,11 +35,11 @@ export function textOf(content) {
     .join("\n");
 }
 
-function Content({ content, showTokens, Show = Markdown }) {
+function Content({ content, showTokens, Show = Markdown, places }) {
   return partsOf(content).map((part) => {
     if (part.image) {
       return part.image.startsWith("data:image/")
-        ? html`<img class="picture" src=${part.image} alt="image in the message" />`
+        ? html`<${Picture} source=${part.image} places=${places} />`
         : html`<p class="note">An image at ${part.image} is not loaded.</p>`;
     }
     if (showTokens && part.logprobs?.length) return html`<${Tokens} tokens=${part.logprobs} />`;
@@ -71,7 +72,7 @@ function isOutput(item) {
   return /_call_output$|^tool_search_output$|^mcp_approval_response$/.test(item?.type ?? "");
 }
 
-/** Tool calls joined with their outputs. Several calls may have one id: the nth of them has the nth output. */
+/** Tool calls joined with their outputs, and which of the items they are. Several calls may have one id: the nth of them has the nth output. */
 function joined(items) {
   const waiting = new Map();
   for (const item of items.filter(isOutput)) {
@@ -85,27 +86,29 @@ function joined(items) {
   }
   const used = new Set(outputs.values());
   return items
-    .filter((item) => !used.has(item))
-    .map((item) =>
+    .map((item, at) =>
       item && typeof item === "object"
-        ? { item, output: outputs.get(item) }
-        : { item: { role: "assistant", content: JSON.stringify(item) } },
-    );
+        ? { item, number: at + 1, output: outputs.get(item) }
+        : { item: { role: "assistant", content: JSON.stringify(item) }, number: at + 1 },
+    )
+    .filter(({ item }) => !used.has(item));
 }
 
-export function Items({ items, hidden, showTokens }) {
+/** `linkTo` gives the address of the nth message, where they have one. */
+export function Items({ items, hidden, showTokens, linkTo }) {
   return joined(items)
     .filter(({ item }) => !hidden.includes(kindOf(item)))
-    .map(({ item, output }) => html`<${Item} item=${item} output=${output} showTokens=${showTokens} />`);
+    .map(({ item, output, number: nth }) => html`<${Item} item=${item} output=${output} showTokens=${showTokens} nth=${nth} link=${linkTo && (() => linkTo(nth))} />`);
 }
 
-function Item({ item, output, showTokens }) {
+function Item({ item, output, showTokens, nth, link }) {
   const { isPrinting, found } = useContext(Reading);
   const kind = kindOf(item);
   const sampled = showTokens && Array.isArray(item.generation_token_ids);
   const content = html`<${Content} content=${contentOf(item)} showTokens=${showTokens} />`;
-  return html`<article class=${`item ${kind}`}>
-    <h3>${headOf(item)} ${isCall(item) && html`<${Copy} name="copy the call" text=${() => copied(item)} />`}</h3>
+  return html`<article class=${`item ${kind}`} data-item=${nth}>
+    <h3>${headOf(item)} ${isCall(item) && html`<${Copy} name="copy the call" text=${() => copied(item)} />`}
+      ${link && html`<${Copy} name="copy a link to this message" text=${link} />`}</h3>
     ${sampled
       ? html`<${SampledTokens} item=${item} />`
       : isCall(item)
@@ -164,16 +167,16 @@ function Output({ call, output }) {
     const status = call.status && call.status !== "completed" ? ` It is ${call.status}.` : "";
     return html`<h4>output</h4><p class="note">This call has no output.${status}</p>`;
   }
-  return html`${has(call) && html`<${Results} item=${call} />`}${output && html`<${Results} item=${output} />`}`;
+  return html`${has(call) && html`<${Results} item=${call} />`}${output && html`<${Results} item=${output} places=${placesOf(askedBy(call))} />`}`;
 }
 
 /** Everything that a tool returned, on the item of its output or of its call. */
-function Results({ item }) {
+function Results({ item, places }) {
   return RETURNED.filter((name) => item[name] !== undefined && item[name] !== null).map((name) => {
     const value = item[name];
     const isImage = item.type === "image_generation_call" && name === "result";
     const content = isImage ? [{ image_url: `data:image/png;base64,${value}` }] : typeof value === "boolean" ? String(value) : value;
-    return html`<h4>${name}</h4><${Content} content=${content} Show=${Returned} />`;
+    return html`<h4>${name}</h4><${Content} content=${content} Show=${Returned} places=${places} />`;
   });
 }
 

@@ -96,13 +96,13 @@ function useTurns(rollout, place, isPrinting) {
   const [current, setCurrent] = useState(0);
   const [wanted, setWanted] = useState(null);
   const isOpen = (step) => isPrinting || (opened[step.number] ?? isAllOpen);
-  const goTo = (turn, { opens = true } = {}) => {
+  const goTo = (turn, { opens = true, item = 0 } = {}) => {
     const number = Math.max(1, Math.min(steps.length, turn));
     if (!steps.length) return;
     setCurrent(number);
     if (opens) setOpened((before) => ({ ...before, [number]: true }));
-    setWanted({ number });
-    noteTurn(place, number);
+    setWanted({ number, item });
+    noteTurn(place, item ? `${number}.${item}` : number);
   };
   const toggle = (step) => {
     setCurrent(step.number);
@@ -113,7 +113,8 @@ function useTurns(rollout, place, isPrinting) {
     setAllOpen(each);
   };
   useEffect(() => {
-    if (place.turn) goTo(Number(place.turn) || 1);
+    const [turn, item] = place.turn.split(".").map((each) => parseInt(each, 10) || 0);
+    if (place.turn) goTo(turn || 1, { item });
   }, [place.turn]);
   return { steps, isOpen, isAllOpen, setAll, current, goTo, toggle, wanted };
 }
@@ -144,11 +145,16 @@ function useInside(rollout, place, turns) {
   return { text, found, error, at, sought, search, step };
 }
 
-function usePrinting() {
+/** Whether the page is being printed, with all turns open; and what prints it once their items are there. */
+function usePrinting(scroller) {
   const [isPrinting, setPrinting] = useState(false);
+  const [isAsked, setAsked] = useState(false);
   useEffect(() => {
     const begin = () => setPrinting(true);
-    const end = () => setPrinting(false);
+    const end = () => {
+      setPrinting(false);
+      setAsked(false);
+    };
     addEventListener("beforeprint", begin);
     addEventListener("afterprint", end);
     return () => {
@@ -156,14 +162,24 @@ function usePrinting() {
       removeEventListener("afterprint", end);
     };
   }, []);
-  return isPrinting;
+  useEffect(() => {
+    if (!isAsked) return;
+    const look = () => {
+      if (scroller.current.querySelector(".turn-body .loading")) return;
+      clearInterval(timer);
+      print();
+    };
+    const timer = setInterval(look, LOOK_MS);
+    return () => clearInterval(timer);
+  }, [isAsked]);
+  return { isPrinting: isPrinting || isAsked, print: () => setAsked(true) };
 }
 
 function Rollout({ rollout, place, scroller }) {
   const [hidden, setHidden] = useState([]);
   const [showTokens, setTokens] = useState(false);
   const [isRaw, setRaw] = useState(false);
-  const isPrinting = usePrinting();
+  const { isPrinting, print } = usePrinting(scroller);
   const { key, unfinished } = rollout;
   const line = { ...rollout.line.answered, ...unfinished?.task, ...rollout.line };
   const asked = inputOf(line.responses_create_params?.input);
@@ -219,7 +235,7 @@ function Rollout({ rollout, place, scroller }) {
     <${Found} rollout=${rollout} onGo=${turns.goTo} />
     <${Lanes} steps=${turns.steps} onGo=${turns.goTo} />
     <${Explanation} line=${line} findings=${findings} onQuote=${inside.search} />
-    <${Bar} turns=${turns} inside=${inside} isRaw=${isRaw} setRaw=${setRaw} hidden=${hidden} setHidden=${setHidden}
+    <${Bar} turns=${turns} inside=${inside} isRaw=${isRaw} setRaw=${setRaw} hidden=${hidden} setHidden=${setHidden} onPrint=${print}
       showTokens=${!rollout.has_items || hasTokens([...asked, ...output]) ? showTokens : null} setTokens=${setTokens} hasFindings=${stops.length > 0} onFinding=${toFinding} />
     <h2>Asked</h2>
     ${!asked.length && unfinished && html`<p class="note">The task is not in ${unfinished.task_from}.</p>`}
@@ -240,6 +256,8 @@ function Rollout({ rollout, place, scroller }) {
 
 const MAX_FOUND = 8;
 
+const LOOK_MS = 100; // between two looks whether all that is to be printed has come
+
 /** What is conspicuous, with a link to its turn. */
 function Found({ rollout, onGo }) {
   const [isWhole, setWhole] = useState(false);
@@ -258,7 +276,7 @@ function Found({ rollout, onGo }) {
 }
 
 /** What stays in sight above the turns: moving, searching, and what is shown. */
-function Bar({ turns, inside, isRaw, setRaw, hidden, setHidden, showTokens, setTokens, hasFindings, onFinding }) {
+function Bar({ turns, inside, isRaw, setRaw, hidden, setHidden, showTokens, setTokens, hasFindings, onFinding, onPrint }) {
   const toggle = (kind) =>
     setHidden(hidden.includes(kind) ? hidden.filter((each) => each !== kind) : [...hidden, kind]);
   const jump = (event) => {
@@ -278,6 +296,7 @@ function Bar({ turns, inside, isRaw, setRaw, hidden, setHidden, showTokens, setT
         html`<label><input type="checkbox" checked=${!hidden.includes(kind)} onChange=${() => toggle(kind)} /> ${kind}</label>`,
     )}
     ${showTokens !== null && html`<label><input type="checkbox" checked=${showTokens} onChange=${() => setTokens(!showTokens)} /> tokens (l)</label>`}
+    <button onClick=${onPrint}>print</button>
   </div>`;
 }
 

@@ -53,7 +53,7 @@ function offsetsOf(steps, heights, isOpen) {
   return offsets;
 }
 
-/** The list. `wanted` is a turn to bring into sight: `{ number, time }`. */
+/** The list. `wanted` is what to bring into sight, a turn or a message of it: `{ number, item }`. */
 export function TurnList({ steps, scroller, isOpen, current, findings, wanted, onToggle, body }) {
   const { isPrinting } = useContext(Reading);
   const list = useRef(null);
@@ -130,14 +130,15 @@ function measure(list, heights, again) {
   if (isNew) requestAnimationFrame(again);
 }
 
-/** Brings the turn that is wanted to the top, again while heights of others become known. */
+/** Brings what is wanted to the top, again while heights of others become known. */
 function settle(main, list, target, steps, offsets, again) {
   const wanted = target.current;
   if (!wanted || !main || !list) return;
   const at = steps.findIndex((each) => each.number === wanted.number);
   if (at < 0) return;
   const bar = document.querySelector(".turn-bar")?.offsetHeight ?? 0;
-  const drawn = list.querySelector(`:scope > [data-turn="${wanted.number}"]`);
+  const turn = list.querySelector(`:scope > [data-turn="${wanted.number}"]`);
+  const drawn = (wanted.item && turn?.querySelector(`[data-item="${wanted.item}"]`)) || turn;
   const top = list.getBoundingClientRect().top - main.getBoundingClientRect().top + main.scrollTop;
   const place = drawn ? drawn.getBoundingClientRect().top - main.getBoundingClientRect().top + main.scrollTop : top + offsets[at];
   const goal = Math.max(0, Math.min(place - bar - 4, main.scrollHeight - main.clientHeight));
@@ -187,7 +188,7 @@ function figuresOf(step) {
 /** The items of an open turn, and what can be copied of it. */
 export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf, rollout, call }) {
   if (found.error) return html`<p class="error" role="alert">${found.error}</p>`;
-  if (!found.items) return html`<p class="note">Loading…</p>`;
+  if (!found.items) return html`<p class="note loading">Loading…</p>`;
   return html`<p class="turn-tools">
       <${Copy} name="copy the text" text=${() => textOfItems(found.items)} />
       <${Copy} name="copy as JSON" text=${() => JSON.stringify(found.items, null, 2)} />
@@ -197,7 +198,7 @@ export function TurnBody({ step, found, hidden, showTokens, linkTo, commandOf, r
       ${commandOf && html`<button class="copy" aria-expanded=${call.turn === step.number} onClick=${() => call.toggle(step.number)}>raw call (c)</button>`}
     </p>
     ${commandOf && call.turn === step.number && html`<${RawCall} rollout=${rollout} turn=${step.number} />`}
-    <${Items} items=${found.items} hidden=${hidden} showTokens=${showTokens} />`;
+    <${Items} items=${found.items} hidden=${hidden} showTokens=${showTokens} linkTo=${(nth) => linkTo(`${step.number}.${nth}`)} />`;
 }
 
 /** What the model was asked in a turn, and what it replied, as JSON. */
