@@ -29,9 +29,12 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollo
 CASES = [(16, 0.0), (128, 0.0), (512, 0.0), (1_024, 0.0), (128, 1.0), (512, 1.0), (1_024, 1.0)]
 """In flight, latency in seconds."""
 
-QUICK = [(128, 0.0), (512, 1.0)]
-ROWS = {True: (4_000, 4_096), False: (400, 1_024)}
-"""Whether the tool is fast → rows without and with latency; a slow tool takes ten seconds."""
+QUICK = [(128, 0.0), (64, 1.0), (256, 1.0), (1_024, 1.0)]
+"""What the chart shows."""
+
+FAST_ROWS, SLOW_ROWS = (4_000, 4_096, 8), (400, 1_024, 4)
+"""Rows without latency, and the most with it, which may be so many for each in flight. A slow tool
+takes ten seconds for them."""
 
 AT_MOST_S = 300.0
 
@@ -93,7 +96,7 @@ class Bench:
         for parallel, latency_s in cases:
             found: dict[str, list[Result]] = {}
             for tool in tools * runs:
-                number = ROWS[tool.name in FAST][latency_s > 0]
+                number = count_rows(tool, parallel, latency_s)
                 try:
                     run = self.once(tool, programs[tool.name], number, parallel, latency_s)
                 except Unmeasured as error:
@@ -102,6 +105,11 @@ class Bench:
                 result = _result(tool, parallel, latency_s, number, run, ones[tool.name])
                 found.setdefault(tool.name, []).append(result)
             yield [_median(each) for each in found.values()]
+
+
+def count_rows(tool: Tool, parallel: int, latency_s: float) -> int:
+    without, most, each = FAST_ROWS if tool.name in FAST else SLOW_ROWS
+    return min(most, each * parallel) if latency_s else without
 
 
 def _result(
@@ -156,7 +164,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, help="each case so often (3; with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="two cases, one run each")
+    parser.add_argument("--quick", action="store_true", help="the cases of the chart, one run each")
     parser.add_argument("--only", nargs="+", metavar="TOOL", help="tools by the start of a name")
     args = parser.parse_args()
     tools = [tool for tool in TOOLS if tool.name.startswith(tuple(args.only or [""]))]
@@ -170,10 +178,11 @@ def main() -> int:
             for found in Bench(port, Path(name)).compare(tools, cases, runs):
                 results += found
                 print(*map(_row, found), sep="\n", flush=True)
-    fast, slow = ([f"{number:,}" for number in ROWS[key]] for key in (True, False))
+    (fast, fast_most, many), (slow, slow_most, few) = FAST_ROWS, SLOW_ROWS
     rows = (
-        f"One turn, multiple choice: {fast[0]} rows without and {fast[1]} with latency;"
-        f" for inspect and verifiers {slow[0]} and {slow[1]}."
+        f"One turn, multiple choice: {fast:,} rows without latency. With latency there are {many}"
+        f" rows for each in flight, at most {fast_most:,}. For inspect and verifiers there are"
+        f" {slow:,} rows, or {few} for each in flight, at most {slow_most:,}."
     )
     content = {"runs": runs, "rows": rows, "cases": [asdict(each) for each in results]}
     print(report.write(report.PEERS, content))
