@@ -5,7 +5,7 @@ python -m benchmarks.chart    # after a change of the table
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from math import log2
+from math import floor, log2, log10
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,7 +126,9 @@ def draw_lines(title: str, rates: dict[str, dict[float, float]], top: int) -> It
     def height_of(rate: float) -> float:
         return bottom - (PLOT - LABEL) * rate / most
 
-    for rate in (0.0, most / 2, most):
+    power = 10 ** floor(log10(most))
+    tick = max(step for step in (power / 2, power, 2 * power, 4 * power) if 2 * step <= most)
+    for rate in range(0, int(most) + 1, int(tick)):
         y = height_of(rate)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
         yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{rate:,.0f}</text>'
@@ -134,14 +136,15 @@ def draw_lines(title: str, rates: dict[str, dict[float, float]], top: int) -> It
         yield f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{at:,.0f}</text>'
     middle = (LEFT + WIDTH - RIGHT) / 2
     yield f'<text x="{middle}" y="{bottom + 40}" text-anchor="middle">rollouts in flight</text>'
-    free = bottom + LABEL
+    free, drawn = bottom + LABEL, list[str]()
     for name, line in sorted(rates.items(), key=lambda each: each[1][places[-1]]):
         points = " L".join(f"{xs[at]:.1f} {height_of(line[at]):.1f}" for at in sorted(line))
         kind, weight = ("line ours", BOLD) if name == OURS else ("line", "")
-        yield f'<path class="{kind}" d="M{points}"/>'
+        drawn.append(f'<path class="{kind}" d="M{points}"/>')
         free = min(free - LABEL, height_of(line[places[-1]]) + 4)
         said = f"{line[places[-1]]:,.0f}  {name}"
         yield f'<text x="{WIDTH - RIGHT + 8}" y="{free:.1f}"{weight}>{escape(said)}</text>'
+    yield from sorted(drawn, key=lambda path: "ours" in path)  # the last one is on top
 
 
 if __name__ == "__main__":
