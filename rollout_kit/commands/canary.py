@@ -141,6 +141,13 @@ async def run_canary(
             f"  {collection.lines.again}"
         )
         return status
+    if not canary.answered:
+        say_reasons(run, progress.say)
+        progress.say(
+            f"None of the {number_of(len(attempts), 'rollout')} of the canary has a response: no"
+            f" estimate. This tries again:\n  {collection.lines.again}"
+        )
+        return status
     if len(canary.samples) < MIN_DRAWN:
         progress.say("A single rollout is no ground for an estimate.")
         return None
@@ -202,6 +209,8 @@ class Canary:
     tariffs: Mapping[str, Tariff | None]
     samples: list[Sample] = field(default_factory=list)
     failed: int = 0
+    answered: int = 0
+    """Rollouts with a response."""
     tiers: dict[str, float] = field(default_factory=dict)
     """Service tier → US dollars that all samples would cost under it."""
 
@@ -215,6 +224,7 @@ class Canary:
                 return  # its verdict is still to come
             case Rollout(info=info, line=line) | Unverified(info=info, line=line):
                 self.failed += isinstance(outcome, Unverified)
+                self.answered += 1
                 seconds = (info.duration_s or 0.0) + (info.queue_s or 0.0)
                 tokens, turns = (info.input_tokens, info.output_tokens), info.num_turns
                 self.samples.append(Sample(info.cost_usd, seconds, *tokens, turns or 1))

@@ -1,6 +1,7 @@
 """What each top-level key is: one of the command, a server, a value for others, or a mistake."""
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -100,14 +101,22 @@ def _check_params(params: Any, merged: Merged) -> list[str]:
     ]
 
 
+def _are_several(kind: str, roots: Iterable[Path]) -> bool:
+    """Whether several folders have a server of this kind, and its code differs."""
+    folders = [root / kind for root in roots if (root / kind / "app.py").is_file()]
+    code = [
+        {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))} for folder in folders
+    ]
+    return any(each != code[0] for each in code[1:])
+
+
 def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:
     """Which of two folders is used for servers that have two."""
     kinds = sorted({f"{block.type}/{block.implementation}" for block in blocks if not block.code})
     found = [
         f"{kind} of this folder is used, not the one that rollout_kit ships"
         for kind in kinds
-        if sum((root / kind / "app.py").is_file() for root in registry.roots(gym.cwd)) > 1
-        and gym.find(*kind.split("/")) is None
+        if _are_several(kind, registry.roots(gym.cwd)) and gym.find(*kind.split("/")) is None
     ]
     both = {block.path[-1] for block in blocks if not block.code and gym.has(*block.path[1:])}
     if names := ",".join(sorted(both)):

@@ -184,6 +184,20 @@ def test_failures_are_told_with_their_share_and_reasons(bench: Bench) -> None:
     assert "the engine broke" in bench.out.getvalue()
 
 
+def test_a_canary_without_any_response_is_no_ground_for_an_estimate(bench: Bench) -> None:
+    def answer(params: dict[str, Any]) -> str:
+        raise ModelError("the key is wrong", status=422)
+
+    bench.model = ScriptedModel(answer)
+    status = run_virtual(
+        bench.collect(tasks([1] * 40), through=estimate_through, num_canary=10, stop_early=False)
+    )
+    said = bench.out.getvalue()
+    assert status != 0 and "10 × " in said and "the key is wrong" in said
+    assert "None of the 10 rollouts of the canary has a response: no estimate" in said
+    assert "Estimate" not in said and "cost   " not in said
+
+
 def test_a_canary_that_a_limit_stops_is_no_ground_for_an_estimate(bench: Bench) -> None:
     bench.model = Spender()
     status = run_virtual(

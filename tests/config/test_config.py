@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -756,6 +757,13 @@ def test_a_server_of_the_folder_that_hides_a_shipped_one_is_named(tmp_path: Path
     config = load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path)
     [warning] = config.warnings
     assert "resources_servers/mcqa of this folder is used" in warning
+
+
+def test_a_copy_of_a_shipped_server_is_not_named(tmp_path: Path) -> None:
+    shipped = Path(__file__).resolve().parents[2] / "resources_servers/mcqa"
+    shutil.copytree(shipped, tmp_path / "resources_servers/mcqa")
+    (tmp_path / "run.yaml").write_text("mcqa: {resources_servers: {mcqa: {}}}")
+    assert load(["+config_paths=[run.yaml]"], CollectConfig, tmp_path).warnings == ()
 
 
 def test_a_misplaced_key_of_the_command_line_is_told_its_place(tmp_path: Path) -> None:
