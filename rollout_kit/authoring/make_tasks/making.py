@@ -79,7 +79,10 @@ async def make_tasks(command: MakeTasksConfig, given: str, say: Say) -> list[Pat
                     " planted. They may import another copy that is installed"
                 )
             say(f"{source.label}: {number_of(len(faults), 'fault')} to try")
-            found = [each async for each in _try_all(benches, source, suite, faults, command, say)]
+            found: list[FaultyTask] = []
+            async for each in _try_all(benches, source, suite, faults, command):
+                found.append(each)
+                say(f"{source.label}: {len(found)} of at most {command.num_tasks} tasks")
         folders = []
         for number, task in enumerate(found, 1):
             name = f"{source.label}-{task.kind.replace('_', '-')}-{number:03}"
@@ -147,7 +150,6 @@ async def _try_all(
     suite: Suite,
     faults: Sequence[Fault],
     command: MakeTasksConfig,
-    say: Say,
 ) -> AsyncIterator[FaultyTask]:
     """The tasks, until there are enough or the time is over."""
     end = time.monotonic() + command.max_minutes * 60
