@@ -1,5 +1,5 @@
-"""How fast a policy of tasks lets a model learn: the lesson `epochs` of examples/grpo with several
-seeds, by each policy, and the steps until a held-out reward is reached.
+"""Whether a model learns faster if a policy chooses its tasks. Each policy trains on the lesson
+`epochs` of examples/grpo with several seeds. The result is the steps until a held-out reward.
 
     .rl/bin/python -m benchmarks.task_policies_in_training FOLDER [--policies uniform later]
 
@@ -50,7 +50,7 @@ def main() -> None:
 def train(folder: Path, policy: str, seed: int, steps: int) -> Curve:
     """The held-out reward before the first step, and after every tenth."""
     found = read_curve(folder)
-    if found.keys() < {0, steps}:
+    if not found.keys() >= {0, steps}:
         words = ["--lesson", "epochs", "--task-policy", policy, "--steps", str(steps)]
         words += ["--seed", str(seed), "--folder", str(folder)]
         command = [sys.executable, str(ROOT / "examples/grpo/demo.py"), *words]
