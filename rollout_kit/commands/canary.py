@@ -143,10 +143,12 @@ async def run_canary(
         return status
     if not canary.answered:
         say_reasons(run, progress.say)
-        progress.say(
-            f"None of the {number_of(len(attempts), 'rollout')} of the canary has a response: no"
-            f" estimate. This tries again:\n  {collection.lines.again}"
-        )
+        tried = number_of(len(attempts), "rollout")
+        none = f"No estimate: none of the {tried} of the canary has a response."
+        if number:  # nobody asked for the canary, so it does not end the run
+            progress.say(none)
+            return None
+        progress.say(f"{none} This tries again:\n  {collection.lines.again}")
         return status
     if len(canary.samples) < MIN_DRAWN:
         progress.say("A single rollout is no ground for an estimate.")

@@ -194,7 +194,7 @@ def test_a_canary_without_any_response_is_no_ground_for_an_estimate(bench: Bench
     )
     said = bench.out.getvalue()
     assert status != 0 and "10 × " in said and "the key is wrong" in said
-    assert "None of the 10 rollouts of the canary has a response: no estimate" in said
+    assert "No estimate: none of the 10 rollouts of the canary has a response" in said
     assert "Estimate" not in said and "cost   " not in said
 
 
