@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import suggest
 from ..serving import registry
 from ..serving.endpoints.params import TYPO, find_problems
+from ..serving.fingerprint import read_sources
 from ..serving.nemo_gym.checkout import Gym
 from ..serving.nemo_gym.environment_servers import ROUTES
 from ..serving.nemo_gym.environment_servers import TYPE as ENVIRONMENTS
@@ -101,13 +102,10 @@ def _check_params(params: Any, merged: Merged) -> list[str]:
     ]
 
 
-def _are_several(kind: str, roots: Iterable[Path]) -> bool:
-    """Whether several folders have a server of this kind, and its code differs."""
-    folders = [root / kind for root in roots if (root / kind / "app.py").is_file()]
-    code = [
-        {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))} for folder in folders
-    ]
-    return any(each != code[0] for each in code[1:])
+def _has_versions(kind: str, roots: Iterable[Path]) -> bool:
+    """Whether several folders have a server of this name, with different code."""
+    files = [file for root in roots if (file := root / kind / "app.py").is_file()]
+    return any(read_sources(file) != read_sources(files[0]) for file in files[1:])
 
 
 def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:
@@ -116,7 +114,7 @@ def _tell_shadowed(blocks: list[Block], gym: Gym) -> list[str]:
     found = [
         f"{kind} of this folder is used, not the one that rollout_kit ships"
         for kind in kinds
-        if _are_several(kind, registry.roots(gym.cwd)) and gym.find(*kind.split("/")) is None
+        if _has_versions(kind, registry.roots(gym.cwd)) and gym.find(*kind.split("/")) is None
     ]
     both = {block.path[-1] for block in blocks if not block.code and gym.has(*block.path[1:])}
     if names := ",".join(sorted(both)):
