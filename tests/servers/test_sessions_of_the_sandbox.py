@@ -85,7 +85,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def used_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The pipes of shells that had started before their command."""
     found: list[int] = []
     move = Stream.move
@@ -95,28 +95,26 @@ def used_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def exec_when_started(
-    session: ShellSession, used_pipes: list[int], command: str
-) -> CommandResult:
+async def exec_when_started(session: ShellSession, pipes: list[int], command: str) -> CommandResult:
     """The result of a command whose shell has started before."""
     while True:
-        before = len(used_pipes)
+        before = len(pipes)
         done = await session.exec(command)
-        if len(used_pipes) > before:
+        if len(pipes) > before:
             return done
         await asyncio.sleep(0.01)
 
 
-def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(used_pipes: list[int]) -> None:
+def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(pipes: list[int]) -> None:
     async def act(session: ShellSession) -> None:
         for command, expected in COMMANDS.items():
             for place in ("/tmp", "/work"):  # in another folder the shell is a new one
                 done = await session.exec(command, cwd=place)
                 assert (done.status, done.stdout, done.stderr) == expected, command
-            done = await exec_when_started(session, used_pipes, command)
+            done = await exec_when_started(session, pipes, command)
             assert (done.status, done.stdout, done.stderr) == expected, command
         for _ in range(2):
-            done = await exec_when_started(session, used_pipes, "sh -c 'kill -11 $$'")
+            done = await exec_when_started(session, pipes, "sh -c 'kill -11 $$'")
             assert done.status == 139 and "Segmentation fault" in done.stderr
         with pytest.raises(SessionRefused, match="UTF-8"):
             await session.exec("echo \ud800")
@@ -125,14 +123,14 @@ def test_a_shell_that_has_started_runs_a_command_as_a_new_one_does(used_pipes: l
 
 
 def test_a_shell_that_waits_sees_its_folder_made_anew_and_may_be_killed(
-    used_pipes: list[int],
+    pipes: list[int],
 ) -> None:
     async def act(session: ShellSession) -> None:
-        await exec_when_started(session, used_pipes, "true")
+        await exec_when_started(session, pipes, "true")
         await session.call("write", b"x", path="/work2/new", mode=None)
         await session.exec("mv /work /old && mv /work2 /work", cwd="/")
         session.cwd = "/work"
-        assert (await exec_when_started(session, used_pipes, "ls")).stdout == "new\n"
+        assert (await exec_when_started(session, pipes, "ls")).stdout == "new\n"
         await session.exec("pkill -9 bash")
         assert (await session.exec("echo on")).stdout == "on\n"
 
@@ -151,11 +149,11 @@ for path in glob.glob("/proc/[0-9]*/fd/[0-9]"):
 """
 
 
-def test_files_of_a_shell_that_waits_do_not_grow(used_pipes: list[int]) -> None:
+def test_files_of_a_shell_that_waits_do_not_grow(pipes: list[int]) -> None:
     async def act(session: ShellSession) -> None:
         await session.write_bytes("fill.py", FILLS.encode())
         loop = "while [ ! -e end ]; do python3 fill.py; done > out 2>&1 &"
-        await exec_when_started(session, used_pipes, f"rm -f end; {loop}")
+        await exec_when_started(session, pipes, f"rm -f end; {loop}")
         while not (written := await session.read_bytes("out")):  # no command may run meanwhile
             continue
         await session.exec("touch end")
