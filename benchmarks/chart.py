@@ -42,7 +42,8 @@ WIDTH, ROW, TOP, NAMES, FIGURES = 640, 26, 44, 250, 80
 """Width of a panel, height of a bar with its gap, of the title, and room for names and figures."""
 
 LEFT, RIGHT, PLOT, LABEL = 56, 260, 190, 16
-"""Room beside the lines, for figures and for names; their height, and that of a name."""
+"""Of the lines: room on the left for figures and on the right for names, the height of the plot,
+and the height of a name."""
 
 
 class Bar(NamedTuple):

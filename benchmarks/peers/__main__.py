@@ -33,8 +33,8 @@ QUICK = [(128, 0.0), (64, 1.0), (256, 1.0), (1_024, 1.0)]
 """What the chart shows."""
 
 FAST_ROWS, SLOW_ROWS = (4_000, 4_096, 8), (400, 1_024, 4)
-"""Rows without latency, and the most with it, which may be so many for each in flight. A slow tool
-takes ten seconds for them."""
+"""Of a fast and of a slow tool: rows without latency, the most rows with latency, and rows with
+latency for each rollout in flight. A slow tool takes ten seconds for its rows."""
 
 AT_MOST_S = 300.0
 

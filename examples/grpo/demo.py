@@ -3,9 +3,9 @@
 python examples/grpo/demo.py [--lesson sums] [--folder results/grpo] [--steps 90] [--seed 0]
 
 The lesson is `sums`, `shell`: the model in the hands of a harness, `mix`: three environments, with
-evaluations on the way, `epochs`: few sums, many of them too easy, again and again, of which
-`--task-policy` chooses, or `distillation`: a worse copy of the model learns from it. With
-`--algorithm ppo` examples/ppo trains it. Model server, collector, buffer and trainer are separate
+evaluations on the way, `epochs`: the same 400 sums in each epoch, of which `--task-policy` may
+leave some out, or `distillation`: a worse copy of the model learns from it. With `--algorithm ppo`
+examples/ppo trains it. Model server, collector, buffer and trainer are separate
 processes; one that ends too early is started again and continues. With `--kill` this script itself
 kills them, and checks at the end that no group was lost or trained on twice. Of a mix one
 environment is away for a minute too. Interrupted, the same command continues.

@@ -226,8 +226,11 @@ class RunSource(ABC):
 
 
 class WholeMetrics:
-    """`rows` are those of the rollouts before, which take a while to be read. `pending` are the
-    keys of those that had no verdict: until the input is read, nobody knows whether it has them."""
+    """The metrics of a run, with the rollouts that its output had before.
+
+    `rows` are the lines of those rollouts. `pending` are the keys of stored responses without a
+    verdict. They wait until the input is read, because they may be of another input.
+    """
 
     def __init__(
         self,

@@ -25,7 +25,8 @@ class Ending(Enum):
 
 
 class RunEnd:
-    """Stops the parts of a run once it has them; they may be made with its methods before."""
+    """Ends a run. Some parts of the run are made with methods of this object, so it gets the parts
+    afterwards, by `set_parts`."""
 
     def __init__(self, drain_timeout_s: float, say: Say) -> None:
         self.kind = Ending.DONE
@@ -35,7 +36,7 @@ class RunEnd:
         self._drain_timeout_s, self._say = drain_timeout_s, say
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, schedule: Schedule, groups: GroupFollower, scoring: GroupScoring) -> None:
+    def set_parts(self, schedule: Schedule, groups: GroupFollower, scoring: GroupScoring) -> None:
         self._schedule, self._groups, self._scoring = schedule, groups, scoring
 
     def interrupt(self) -> None:

@@ -101,7 +101,7 @@ class Run:
             room=self.limits.budget.room,
             measure=self.meter.take,
         )
-        self.end.join(self.schedule, self.groups, self.scoring)
+        self.end.set_parts(self.schedule, self.groups, self.scoring)
         journal = collection.journal
         self.whole = WholeMetrics(
             self.metrics,

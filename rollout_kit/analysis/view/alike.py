@@ -1,5 +1,5 @@
-"""Rows that have the same numbers, counted together: a million rows of a few hundred different
-ones cost what those cost, once they are counted."""
+"""Counts rows that have the same numbers. Figures are then made of the different rows, which may be
+a few hundred of a million."""
 
 from __future__ import annotations
 

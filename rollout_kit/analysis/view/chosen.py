@@ -30,8 +30,8 @@ OTHERS = "others"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Finite numbers of columns: those of each row, or those of rows that are alike once. Then
-    `times` has how many rows they are."""
+    """Finite numbers of columns. Without `times`, there are those of each row. With `times`, rows
+    with the same numbers stand there once, and `times` is how many rows they are."""
 
     columns: Sequence[Sequence[float]]
     times: Sequence[int] | None = None

@@ -103,7 +103,7 @@ async def _find_suite(bench: Workbench, source: PackageSource, first: Outcome) -
         found = Outcome(found.passed & again.passed, again.failed, again.is_whole)
     if not found.is_whole or not found.passed:
         reasons = " ".join(list(found.failed.values())[:1])[-300:]
-        raise ConfigError(f"{source.label}: no test passes each time {reasons}".rstrip())
+        raise ConfigError(f"{source.label}: no test passes each time: {reasons or 'there is none'}")
     files = sorted({each.partition("::")[0] for each in found.passed})
     run_s = (time.monotonic() - began) / (NUM_RUNS - 1)
     await bench.run([], covers=True)

@@ -147,7 +147,11 @@ class Workbench:
         try:
             found = json.loads(await session.read_bytes("/rk/report.json"))
         except (SessionRefused, ValueError):
-            late = f"they take longer than {self.timeout_s:g} s" if done.ended_by == "time" else ""
+            late = (
+                f"the tests take longer than {self.timeout_s:g} s"
+                if done.ended_by == "time"
+                else ""
+            )
             return Outcome(failed={"pytest": late or (done.stdout + done.stderr)[-600:]})
         if not found["passed"] and not found["failed"]:  # a conftest.py that fails ends pytest
             found["failed"] = {"conftest.py": (done.stdout + done.stderr)[-600:]}
